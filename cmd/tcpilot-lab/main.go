@@ -55,7 +55,7 @@ func runVM(ctx context.Context, o cli.VMOptions) error {
 	if err != nil {
 		return fmt.Errorf("find own program: %w", err)
 	}
-	m := vm.Machine{Scripts: scripts.Scripts, Kernel: o.Kernel, Limit: o.Limit, Fetch: fetchLimit}
+	m := vm.Machine{Scripts: scripts.Scripts, Kernel: o.Kernel, VirtualTime: o.VirtualTime, Limit: o.Limit, Fetch: fetchLimit}
 	if o.Dir != "" {
 		m.Writable = []string{o.Dir}
 	}

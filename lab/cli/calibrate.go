@@ -30,7 +30,7 @@ measure under another kernel, as 'tcpilot lab run --kernel' does.`,
 			if len(names) == 0 {
 				names = scenario.Names()
 			}
-			list, err := readScenarios(names, scenario.Options{Quick: r.quick, Emulated: r.emulated || r.kernel != ""})
+			list, err := r.read(names)
 			if err != nil {
 				return err
 			}

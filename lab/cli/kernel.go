@@ -15,10 +15,11 @@ import (
 )
 
 // An emulated machine is slow, and its speed varies: a run may take slowness times its
-// estimate, and starting and stopping the machine bootTime.
+// estimate, in virtual time virtualSlowness, and starting and stopping the machine bootTime.
 const (
-	slowness = 4
-	bootTime = 5 * time.Minute
+	slowness        = 4
+	virtualSlowness = 30
+	bootTime        = 5 * time.Minute
 )
 
 // kernels are the values of --kernel that help and completion list; the scripts of test/vm
@@ -34,13 +35,20 @@ func (r *runner) inside(verb string, names []string) []string {
 	if r.quick {
 		args = append(args, "--quick")
 	}
+	if r.virtual {
+		args = append(args, "--virtual-time")
+	}
 	return args
 }
 
 // machine describes the emulated machine for a command line that takes length on a real
 // machine.
 func (r *runner) machine(args []string, length time.Duration) VMOptions {
-	return VMOptions{Kernel: r.kernel, Args: args, Limit: slowness*length + bootTime, Stderr: r.Stderr}
+	o := VMOptions{Kernel: r.kernel, VirtualTime: r.virtual, Args: args, Limit: slowness*length + bootTime, Stderr: r.Stderr}
+	if r.virtual {
+		o.Limit = virtualSlowness*length + bootTime
+	}
+	return o
 }
 
 // calibrateElsewhere measures links under another kernel.

@@ -123,7 +123,7 @@ func TestCalibrateKernel(t *testing.T) {
 	if r.code != console.ExitError || !emulated || !strings.Contains(r.stdout, "5 %") || !strings.Contains(r.stdout, "not as asked: too slow") {
 		t.Errorf("lab calibrate --kernel: %+v", r)
 	}
-	if got.Kernel != "6.1" || got.Dir != "" || got.Limit <= bootTime || got.Limit > 2*bootTime || slices.Contains(got.Args, "--json") {
+	if got.Kernel != "6.1" || got.VirtualTime || got.Dir != "" || got.Limit <= bootTime || got.Limit > 2*bootTime || slices.Contains(got.Args, "--json") {
 		t.Errorf("%+v", got)
 	}
 	if r := w.run(t.Context(), "calibrate", "loss", "--kernel", "6.1", "--json"); !strings.HasPrefix(r.stdout, "{") {

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"path/filepath"
@@ -304,6 +305,40 @@ func TestKernel(t *testing.T) {
 	}
 	if back, err := report.Open(out); err != nil || !back.Run.Emulated || !strings.Contains(back.Run.Command, "--kernel 6.12") {
 		t.Errorf("the report: %+v, %v", back, err)
+	}
+}
+
+// In virtual time a scenario has the rates of a real machine, the limit is that of real time,
+// and reports say so.
+func TestVirtualTime(t *testing.T) {
+	w := newWorld(t)
+	var o experiment.Options
+	fakeLab(w)
+	fake := w.env.Run
+	w.env.Run = func(ctx context.Context, got experiment.Options, about report.Run) error {
+		o = got
+		return fake(ctx, got, about)
+	}
+	vm := underKernel(t, w)
+	run := func(args ...string) (link string, limit time.Duration, stdout string) {
+		t.Helper()
+		r := w.run(t.Context(), append([]string{"run", "loss", "--case", "5 %"}, args...)...)
+		if r.code != console.ExitOK {
+			t.Fatalf("%v: %+v", args, r)
+		}
+		return fmt.Sprint(o.Scenarios[0].Cases), vm.Limit, r.stdout
+	}
+	here, _, _ := run()
+	slow, slowLimit, _ := run("--kernel", "6.12")
+	if !o.Emulated || vm.VirtualTime || slow == here {
+		t.Errorf("in real time: %+v, %+v", o, vm)
+	}
+	same, limit, stdout := run("--kernel", "6.12", "--virtual-time")
+	if o.Emulated || !vm.VirtualTime || same != here || limit <= slowLimit || !strings.Contains(stdout, "emulated processor, virtual time") {
+		t.Errorf("in virtual time: %+v, %+v: %s", o, vm, stdout)
+	}
+	if r := w.run(t.Context(), "run", "loss", "--virtual-time"); r.code != console.ExitUsage || !strings.Contains(r.stderr, "--kernel") {
+		t.Errorf("without a kernel: %+v", r)
 	}
 }
 

@@ -33,12 +33,13 @@ type Env struct {
 
 // VMOptions say what to run under another kernel.
 type VMOptions struct {
-	Kernel string
-	Args   []string
-	Dir    string // the only directory that it may write to; empty is none
-	Limit  time.Duration
-	Stdout io.Writer
-	Stderr io.Writer
+	Kernel      string
+	VirtualTime bool // its clock counts instructions
+	Args        []string
+	Dir         string // the only directory that it may write to; empty is none
+	Limit       time.Duration
+	Stdout      io.Writer
+	Stderr      io.Writer
 }
 
 // app is the state that the commands share.

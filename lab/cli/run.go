@@ -32,6 +32,7 @@ type runner struct {
 	command  string // inside the machine of --kernel: the command that the user typed
 	backend  string
 	kernel   string
+	virtual  bool // time, in the machine of --kernel
 	out      string
 	html     string
 	view     reportView
@@ -54,7 +55,10 @@ with confidence intervals from five rounds on. The exit status is 1 if a subject
 failed or no round counts.
 
 With --kernel everything runs in a QEMU machine with that Debian kernel and emulated
-processors: slow, so that scenarios use lower rates there.`,
+processors: slow, so that scenarios use lower rates there. With --virtual-time they
+use the same as here: the machine's clock advances by 1 ns with each instruction
+and skips idle time, so that its processor has 1 GHz, however long that takes. The
+figures depend neither on this machine's speed nor on what else it does.`,
 		Example: `  sudo tcpilot lab run loss --quick
   sudo tcpilot lab run bufferbloat --subject tcpilot --subject bbr --out b.jsonl.gz
   sudo tcpilot lab run --all --out all.jsonl.gz --html all.html
@@ -88,6 +92,7 @@ func (r *runner) choose(cmd *cobra.Command) {
 	f := cmd.Flags()
 	f.StringVar(&r.kernel, "kernel", "", "run under this Debian `KERNEL`: "+strings.Join(kernels, ", "))
 	cobra.CheckErr(cmd.RegisterFlagCompletionFunc("kernel", cobra.FixedCompletions(kernels, cobra.ShellCompDirectiveNoFileComp)))
+	f.BoolVar(&r.virtual, "virtual-time", false, "with --kernel: the machine's clock counts instructions")
 	f.StringArrayVar(&r.cases, "case", nil, "only this `CASE` of the scenarios; may be repeated")
 	f.BoolVar(&r.quick, "quick", false, "fewer and shorter rounds, if the scenario has such a variant")
 	f.StringVar(&r.backend, "backend", string(link.Auto), "`BACKEND` that emulates delay and rate: auto, netem or emulator")
@@ -110,7 +115,7 @@ func (r *runner) run(ctx context.Context, names []string) error {
 			return console.Usagef("%s exists, and a report is not overwritten: name another file, or remove it", file)
 		}
 	}
-	list, err := readScenarios(names, scenario.Options{Quick: r.quick, Emulated: r.emulated || r.kernel != ""})
+	list, err := r.read(names)
 	if err != nil {
 		return err
 	}
@@ -143,8 +148,12 @@ func (r *runner) here(ctx context.Context, list []*scenario.Scenario) (*report.R
 	}
 	about := experiment.Machine()
 	about.Tcpilot, about.Command = r.Version, r.command
-	about.Quick, about.Emulated, about.Repeat = r.quick, r.emulated, r.repeat
+	about.Quick, about.Repeat = r.quick, r.repeat
+	about.Emulated, about.VirtualTime = r.emulated, r.virtual
 	tell := &progress{app: r.app}
+	if r.virtual {
+		tell.clock = " of virtual time"
+	}
 	o.Out, o.Progress = out, tell.tell
 	stopped := r.Env.Run(ctx, o, about)
 	tell.end()
@@ -172,6 +181,15 @@ func (r *runner) here(ctx context.Context, list []*scenario.Scenario) (*report.R
 	return result, stopped
 }
 
+// read reads scenarios, in the variant for where they run.
+func (r *runner) read(names []string) ([]*scenario.Scenario, error) {
+	elsewhere := r.kernel != "" || r.emulated
+	if r.virtual && !elsewhere {
+		return nil, console.Usagef("--virtual-time is of an emulated machine: choose its kernel with --kernel")
+	}
+	return readScenarios(names, scenario.Options{Quick: r.quick, Emulated: elsewhere && !r.virtual})
+}
+
 func (r *runner) options(list []*scenario.Scenario) (o experiment.Options, err error) {
 	switch b := link.Backend(r.backend); b {
 	case link.Auto, link.Netem, link.Emulator:
@@ -179,7 +197,8 @@ func (r *runner) options(list []*scenario.Scenario) (o experiment.Options, err e
 	default:
 		return o, console.Usagef("backend %q: write auto, netem or emulator", r.backend)
 	}
-	o.Scenarios, o.Cases, o.Subjects, o.Repeat, o.Quick, o.Emulated = list, r.cases, r.subjects, r.repeat, r.quick, r.emulated
+	o.Scenarios, o.Cases, o.Subjects, o.Repeat, o.Quick = list, r.cases, r.subjects, r.repeat, r.quick
+	o.Emulated = r.emulated && !r.virtual
 	o.Binary, err = r.Tcpilot()
 	return o, err
 }
@@ -239,6 +258,7 @@ func commandLine(cmd *cobra.Command, names []string) string {
 // for each case elsewhere.
 type progress struct {
 	*app
+	clock string // " of virtual time" if that is what it tells
 	title string
 	wide  int // length of the current line, in characters
 }
@@ -246,12 +266,12 @@ type progress struct {
 func (p *progress) tell(now experiment.Progress) {
 	if !p.StderrTerminal {
 		if now.Case != p.title {
-			fmt.Fprintf(p.Stderr, "%s (%.0f %% done, about %s left)\n", now.Case, now.Done*100, console.Span(now.Remains))
+			fmt.Fprintf(p.Stderr, "%s (%.0f %% done, about %s%s left)\n", now.Case, now.Done*100, console.Span(now.Remains), p.clock)
 		}
 		p.title = now.Case
 		return
 	}
-	line := fmt.Sprintf("%3.0f %%  %s left  %s: %s", now.Done*100, console.Span(now.Remains), now.Case, now.Step)
+	line := fmt.Sprintf("%3.0f %%  %s%s left  %s: %s", now.Done*100, console.Span(now.Remains), p.clock, now.Case, now.Step)
 	fmt.Fprintf(p.Stderr, "\r%-*s", p.wide, line)
 	p.wide = len(line)
 }

@@ -23,7 +23,7 @@ type Options struct {
 	Cases, Subjects []string
 	Repeat          int  // rounds that count, instead of the scenarios' own; 0 leaves those
 	Quick           bool // calibrate for a shorter time
-	Emulated        bool // the machine itself is emulated
+	Emulated        bool // the machine is emulated, in real time: wider tolerances
 	Backend         link.Backend
 	Binary          string // tcpilot, for the subjects that are it
 	Out             *report.Writer

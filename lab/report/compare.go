@@ -93,6 +93,7 @@ func differences(a, b *Run) []string {
 	all.add("kernel", a.Kernel, b.Kernel)
 	all.add("processor", cpus(a), cpus(b))
 	all.add("emulated processor", yes[a.Emulated], yes[b.Emulated])
+	all.add("virtual time", yes[a.VirtualTime], yes[b.VirtualTime])
 	all.add("quick", yes[a.Quick], yes[b.Quick])
 	all.add("tcpilot", a.Tcpilot, b.Tcpilot)
 	return all

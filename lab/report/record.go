@@ -35,8 +35,11 @@ type Run struct {
 	CPUs     int       `json:"cpus"`
 	CPU      string    `json:"cpu"`      // model
 	Emulated bool      `json:"emulated"` // under QEMU, by `--kernel`
-	Quick    bool      `json:"quick"`
-	Repeat   int       `json:"repeat"`
+	// VirtualTime says that the emulated machine's clock counted instructions, by
+	// `--virtual-time`.
+	VirtualTime bool `json:"virtual_time,omitempty"`
+	Quick       bool `json:"quick"`
+	Repeat      int  `json:"repeat"`
 }
 
 // Case is one case of a scenario, before its rounds. If its link or host fails the

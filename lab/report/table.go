@@ -53,6 +53,9 @@ func runLine(r *Report) string {
 	if r.Run.Emulated {
 		parts = append(parts, "emulated processor")
 	}
+	if r.Run.VirtualTime {
+		parts = append(parts, "virtual time")
+	}
 	if r.Run.Quick {
 		parts = append(parts, "quick")
 	}

@@ -23,6 +23,8 @@ type Machine struct {
 	// Scripts are the files of test/vm.
 	Scripts fs.FS
 	Kernel  string // one of Kernels
+	// VirtualTime makes the machine's clock count instructions, 1 ns for each, and skip idle time.
+	VirtualTime bool
 	// Writable are the directories that the command may change; what it writes
 	// elsewhere is lost.
 	Writable []string
@@ -62,6 +64,9 @@ func (m Machine) Run(ctx context.Context, argv []string, stdout, stderr io.Write
 		return broken, err
 	}
 	args := []string{"-k", m.Kernel, "-t", strconv.Itoa(int(max(1, m.Limit.Seconds())))}
+	if m.VirtualTime {
+		args = append(args, "-i")
+	}
 	for _, w := range m.Writable {
 		args = append(args, "-r", w)
 	}

@@ -70,13 +70,13 @@ func TestRunsTheScript(t *testing.T) {
 	var out, errs bytes.Buffer
 	m := Machine{
 		Scripts: scripts(`printf '<%s>' "$@"; cat "$(dirname "$0")/lib.sh" >&2; exit 7`),
-		Kernel:  "6.12", Writable: []string{"/a", "/b c"}, Limit: 90 * time.Second, Fetch: time.Minute,
+		Kernel:  "6.12", VirtualTime: true, Writable: []string{"/a", "/b c"}, Limit: 90 * time.Second, Fetch: time.Minute,
 	}
 	exit, err := m.Run(t.Context(), []string{"tcpilot", "lab", "run -x"}, &out, &errs)
 	if exit != 7 || err != nil {
 		t.Errorf("exit %d, %v; want the command's own 7", exit, err)
 	}
-	want := "<-k><6.12><-t><90><-r></a><-r></b c><--><tcpilot><lab><run -x>"
+	want := "<-k><6.12><-t><90><-i><-r></a><-r></b c><--><tcpilot><lab><run -x>"
 	if out.String() != want || errs.String() != lib {
 		t.Errorf("out %q, errors %q; want %q, %q", &out, &errs, want, lib)
 	}

@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -135,5 +136,14 @@ func TestRunsUnderAnotherKernel(t *testing.T) {
 	}
 	if data, err := os.ReadFile(dir + "/file"); string(data) != "written\n" {
 		t.Errorf("the command's file: %q, %v", data, err)
+	}
+
+	// In virtual time, idle time is skipped.
+	m.VirtualTime = true
+	out.Reset()
+	exit, err = m.Run(t.Context(), []string{"bash", "-c", "sleep 1000; echo $SECONDS"}, &out, &errs)
+	slept, _ := strconv.Atoi(strings.TrimSpace(out.String()))
+	if exit != 0 || err != nil || slept < 1000 {
+		t.Errorf("exit %d, %v, slept %d s: %q, %q", exit, err, slept, &out, &errs)
 	}
 }
