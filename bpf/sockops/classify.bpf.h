@@ -111,6 +111,12 @@ static __always_inline int set_first(const struct rule_set *s, bool many)
 	return -1;
 }
 
+/* The table of rules in force; NULL: there is none. */
+static __always_inline const struct rule_bank *rules_of(__u32 bank)
+{
+	return bpf_map_lookup_elem(&rule_banks, &bank);
+}
+
 static __always_inline bool under(const __u32 addr[4], const struct masked_prefix *p)
 {
 	const __u32 *a = (const __u32 *)p->addr, *m = (const __u32 *)p->mask;
@@ -148,6 +154,17 @@ static __always_inline void and_prefix(struct rule_set *rules, void *trie, __u32
 		__builtin_memset(rules, 0, sizeof(*rules));
 }
 
+/* This and the other __noinline functions are global, so that their loops are verified once: inlined, they were
+ * nine tenths of the verifier's work, and so of the time of a start. */
+__noinline int and_local(struct rule_set *rules, __u32 bank, const struct conn *c)
+{
+	const struct rule_bank *b = rules_of(bank);
+
+	if (rules && b && c)
+		and_prefix(rules, &local_rules, bank, b, FEW_LOCAL, c->local);
+	return 0;
+}
+
 /* which: 0 remote, 1 local. port_rules has an index into port_sets for each port. */
 static __always_inline void and_port(struct rule_set *rules, const struct rule_bank *b,
 				     __u32 bank, __u32 which, __u16 port)
@@ -165,30 +182,36 @@ static __always_inline void and_port(struct rule_set *rules, const struct rule_b
 }
 
 /* A rule that names a cgroup matches everything below it, so the result is the union
- * of the sets of all ancestors. */
-static __always_inline void and_cgroup(struct rule_set *rules, const struct rule_bank *b,
-				       __u32 bank, struct tcp_sock *tp)
+ * of the sets of all ancestors. *cgroup is the address of the socket's. */
+__noinline int and_cgroup(struct rule_set *rules, __u32 bank, const __u64 *cgroup)
 {
-	struct rule_set found = b->any_cgroup;
-	struct cgroup *cg = tcp_sk_sock(tp)->sk_cgrp_data.cgroup;
-	int level = cg ? cg->level : -1;
+	const struct rule_bank *b = rules_of(bank);
+	struct rule_set found;
+	struct cgroup *cg;
+	int level = -1;
 
+	if (!rules || !b || !cgroup)
+		return 0;
+	found = b->any_cgroup;
+	cg = (struct cgroup *)*cgroup;
+	if (cg)
+		bpf_core_read(&level, sizeof(level), &cg->level);
 	for (int i = 0; i < MAX_CGROUP_LEVELS; i++) {
 		struct rule_id key = { .bank = bank };
 		const struct rule_set *s;
-		struct cgroup *up;
-		struct kernfs_node *kn;
+		const void *at; /* the ancestor, then its kernfs node */
 
 		if (i > level)
 			break;
-		bpf_core_read(&up, sizeof(up), &cg->ancestors[i]);
-		bpf_core_read(&kn, sizeof(kn), &up->kn);
-		bpf_core_read(&key.id, sizeof(key.id), &kn->id);
+		bpf_core_read(&at, sizeof(at), &cg->ancestors[i]);
+		bpf_core_read(&at, sizeof(at), &((struct cgroup *)at)->kn);
+		bpf_core_read(&key.id, sizeof(key.id), &((struct kernfs_node *)at)->id);
 		s = bpf_map_lookup_elem(&cgroup_rules, &key);
 		if (s)
 			set_or(&found, s);
 	}
 	set_and(rules, &found, many(b));
+	return 0;
 }
 
 static __always_inline bool same_bits(const struct conn *c, const __u8 mask[16])
@@ -199,12 +222,16 @@ static __always_inline bool same_bits(const struct conn *c, const __u8 mask[16])
 		 ((c->remote[2] ^ c->local[2]) & m[2]) | ((c->remote[3] ^ c->local[3]) & m[3]));
 }
 
-static __always_inline void and_same_prefix(struct rule_set *rules, const struct rule_bank *b,
-					    const struct conn *c)
+__noinline int and_same_prefix(struct rule_set *rules, __u32 bank, const struct conn *c)
 {
-	bool v4 = !c->remote[0] && !c->remote[1] && c->remote[2] == bpf_htonl(0xffff);
-	struct rule_set found = b->any_same;
+	const struct rule_bank *b = rules_of(bank);
+	struct rule_set found;
+	bool v4;
 
+	if (!rules || !b || !c)
+		return 0;
+	found = b->any_same;
+	v4 = !c->remote[0] && !c->remote[1] && c->remote[2] == bpf_htonl(0xffff);
 	for (int i = 0; i < MAX_SAME_PREFIX; i++) {
 		if (i >= b->num_same)
 			break;
@@ -212,6 +239,7 @@ static __always_inline void and_same_prefix(struct rule_set *rules, const struct
 			set_or(&found, &b->same[i].rules);
 	}
 	set_and(rules, &found, many(b));
+	return 0;
 }
 
 /* The dimensions that few configurations use. */
@@ -220,13 +248,16 @@ static __always_inline void and_others(struct rule_set *rules, const struct conn
 				       __u64 netns)
 {
 	if (b->dims & DIM_LOCAL)
-		and_prefix(rules, &local_rules, bank, b, FEW_LOCAL, c->local);
+		and_local(rules, bank, c);
 	if (b->dims & DIM_REMOTE_PORT)
 		and_port(rules, b, bank, 0, c->remote_port);
 	if (b->dims & DIM_LOCAL_PORT)
 		and_port(rules, b, bank, 1, c->local_port);
-	if (tp && (b->dims & DIM_CGROUP))
-		and_cgroup(rules, b, bank, tp);
+	if (tp && (b->dims & DIM_CGROUP)) {
+		__u64 cgroup = (__u64)tcp_sk_sock(tp)->sk_cgrp_data.cgroup;
+
+		and_cgroup(rules, bank, &cgroup);
+	}
 	if (b->dims & DIM_NETNS) {
 		struct rule_id key = { .bank = bank, .id = netns };
 		const struct rule_set *s = bpf_map_lookup_elem(&netns_rules, &key);
@@ -234,13 +265,7 @@ static __always_inline void and_others(struct rule_set *rules, const struct conn
 		set_and(rules, s ? s : &b->any_netns, many(b));
 	}
 	if (b->dims & DIM_SAME_PREFIX)
-		and_same_prefix(rules, b, c);
-}
-
-/* The table of rules in force; NULL: there is none. */
-static __always_inline const struct rule_bank *rules_of(__u32 bank)
-{
-	return bpf_map_lookup_elem(&rule_banks, &bank);
+		and_same_prefix(rules, bank, c);
 }
 
 /* tp is NULL on a request socket; netns is 0 if no rule needs it. */
