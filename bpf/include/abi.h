@@ -8,7 +8,7 @@
 #define TCPILOT_ABI_H
 
 enum abi_limits {
-	ABI_VERSION = 15,	/* in the name of the directory with the pins */
+	ABI_VERSION = 16,	/* in the name of the directory with the pins */
 	NUM_FIELDS = 34,	/* tcp.NumFields */
 	MAX_ARMS = 8,		/* path.MaxArms */
 	MAX_CC = 32,		/* congestion controls known at one time */
@@ -117,15 +117,15 @@ struct timeout_answer {		/* to repeated retransmission timeouts of a connection 
 
 /* ---- path policies ----------------------------------------------------- */
 
-struct path_key {
-	__u32 prefixlen;	/* PATH_FIXED_BITS + bits of the v4-mapped address */
-	__u32 class;
-	__u64 scope;		/* 0: shared; else a network namespace cookie */
-	__u8 addr[16];
+struct path_key {		/* of a trie; its first 8 bytes decide between most paths, see policy.bpf.h */
+	__u32 prefixlen;
+	__u32 class;		/* and PATH_V4 or PATH_SCOPED */
+	__u8 rest[24];		/* the address; PATH_SCOPED: the cookie of a network namespace, then the v4-mapped address */
 };
 
 enum {
-	PATH_FIXED_BITS = 96,	/* class and scope always match completely */
+	PATH_V4 = 1 << 24,	/* the last bit of class in the order of the trie: without it, a class has 31 bits */
+	PATH_SCOPED = 1 << 25,
 };
 
 struct path_policy {		/* what most connections need first, in one cache line */

@@ -371,6 +371,11 @@ static __always_inline void map_v4(__u32 out[4], __be32 addr)
 	out[3] = addr;
 }
 
+static __always_inline bool is_v4_mapped(const __u32 addr[4])
+{
+	return !(addr[0] | addr[1]) && addr[2] == bpf_htonl(0xffff);
+}
+
 static __always_inline void sock_addresses(struct sock_common *c, __u32 local[4], __u32 remote[4])
 {
 	remote[0] = remote[1] = remote[2] = remote[3] = 0;

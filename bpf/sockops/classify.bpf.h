@@ -231,7 +231,7 @@ __noinline int and_same_prefix(struct rule_set *rules, __u32 bank, const struct 
 	if (!rules || !b || !c)
 		return 0;
 	found = b->any_same;
-	v4 = !c->remote[0] && !c->remote[1] && c->remote[2] == bpf_htonl(0xffff);
+	v4 = is_v4_mapped(c->remote);
 	for (int i = 0; i < MAX_SAME_PREFIX; i++) {
 		if (i >= b->num_same)
 			break;

@@ -16,7 +16,7 @@ import (
 type abiAbiLimits uint32
 
 const (
-	abiAbiLimitsABI_VERSION      abiAbiLimits = 15
+	abiAbiLimitsABI_VERSION      abiAbiLimits = 16
 	abiAbiLimitsNUM_FIELDS       abiAbiLimits = 34
 	abiAbiLimitsMAX_ARMS         abiAbiLimits = 8
 	abiAbiLimitsMAX_CC           abiAbiLimits = 32
@@ -257,8 +257,7 @@ type abiPathKey struct {
 	_         structs.HostLayout
 	Prefixlen uint32
 	Class     uint32
-	Scope     uint64
-	Addr      [16]uint8
+	Rest      [24]uint8
 }
 
 type abiPathPolicy struct {

@@ -199,7 +199,7 @@ func TestABIHeaderConstants(t *testing.T) {
 		"DIM_DIRECTION": uint64(class.DimDirection), "DIM_SAME_PREFIX": uint64(class.DimSamePrefix),
 		"SAMPLE_CLOSE": uint64(tcp.KindClose), "SAMPLE_INTERVAL": uint64(tcp.KindInterval),
 		"SAMPLE_FAILED_CONNECT": uint64(tcp.KindFailedConnect),
-		"PATH_FIXED_BITS":       pathFixedBits, "PROBE_UNTRIED": probeUntried, "BANKS": 2,
+		"PATH_V4":               pathV4, "PATH_SCOPED": pathScoped, "PROBE_UNTRIED": probeUntried, "BANKS": 2,
 		"CC_NO_BOUND": tcp.NoBound,
 	} {
 		if got, ok := in[name]; !ok || got != want {

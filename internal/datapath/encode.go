@@ -1,6 +1,7 @@
 package datapath
 
 import (
+	"encoding/binary"
 	"fmt"
 	"net/netip"
 
@@ -18,16 +19,40 @@ func mapped(p netip.Prefix) (addr [16]byte, bits uint32) {
 	return p.Addr().As16(), bits
 }
 
+// Bits of abiPathKey.Class: PATH_V4 and PATH_SCOPED of bpf/include/abi.h, and those of the class.
+const (
+	pathV4     = 1 << 24
+	pathScoped = 1 << 25
+	pathClass  = pathV4 - 1
+)
+
 func encodeKey(k path.Key) (abiPathKey, error) {
 	if !k.Prefix.IsValid() {
 		return abiPathKey{}, fmt.Errorf("encode path key of class %d: no prefix", k.Class)
 	}
+	if k.Class > pathClass {
+		return abiPathKey{}, fmt.Errorf("encode path key of class %d: at most %d", k.Class, pathClass)
+	}
 	addr, bits := mapped(k.Prefix)
-	return abiPathKey{Prefixlen: pathFixedBits + bits, Class: k.Class, Scope: k.Scope, Addr: addr}, nil
+	key := abiPathKey{Class: k.Class}
+	switch {
+	case k.Scope != 0:
+		key.Class |= pathScoped
+		key.Prefixlen = 32 + 64 + bits
+		binary.LittleEndian.PutUint64(key.Rest[:], k.Scope)
+		copy(key.Rest[8:], addr[:])
+	case bits == 0: // both families
+		key.Prefixlen = 31
+	case k.Prefix.Addr().Is4() || k.Prefix.Addr().Is4In6() && bits >= 96:
+		key.Class |= pathV4
+		key.Prefixlen = 32 + bits - 96
+		copy(key.Rest[:], addr[12:])
+	default:
+		key.Prefixlen = 32 + bits
+		copy(key.Rest[:], addr[:])
+	}
+	return key, nil
 }
-
-// pathFixedBits is PATH_FIXED_BITS of bpf/include/abi.h: class and scope match whole.
-const pathFixedBits = 96
 
 // encodePolicy gives arms their numbers and turns shares into cumulative
 // weights. monoOffset is wallOffset.

@@ -14,25 +14,37 @@ import (
 )
 
 func TestEncodeKey(t *testing.T) {
+	scoped := func(addr string) []byte {
+		a := netip.MustParseAddr(addr).As16()
+		return append([]byte{9, 0, 0, 0, 0, 0, 0, 0}, a[:]...)
+	}
 	for _, c := range []struct {
-		key  path.Key
-		bits uint32
-		addr string
+		key         path.Key
+		bits, class uint32
+		rest        []byte
 	}{
-		{path.Root(3, 0), 96, "::"},
-		{path.Of(3, 9, netip.MustParseAddr("192.0.2.77"), 24), 96 + 96 + 24, "::ffff:192.0.2.0"},
-		{path.Of(3, 9, netip.MustParseAddr("::ffff:192.0.2.77"), 32), 96 + 128, "::ffff:192.0.2.77"},
-		{path.Of(3, 9, netip.MustParseAddr("2001:db8:1:2::3"), 48), 96 + 48, "2001:db8:1::"},
-		{path.Key{Class: 3, Prefix: netip.MustParsePrefix("0.0.0.0/0")}, 96 + 96, "::ffff:0.0.0.0"},
+		{path.Root(3, 0), 31, 3, nil},
+		{path.Of(3, 0, netip.MustParseAddr("192.0.2.77"), 24), 32 + 24, 3 | pathV4, []byte{192, 0, 2}},
+		{path.Of(3, 0, netip.MustParseAddr("::ffff:192.0.2.77"), 32), 32 + 32, 3 | pathV4, []byte{192, 0, 2, 77}},
+		{path.Of(3, 0, netip.MustParseAddr("2001:db8:1:2::3"), 48), 32 + 48, 3, []byte{0x20, 1, 0xd, 0xb8, 0, 1}},
+		{path.Key{Class: 3, Prefix: netip.MustParsePrefix("0.0.0.0/0")}, 32, 3 | pathV4, nil},
+		{path.Key{Class: 3, Prefix: netip.MustParsePrefix("::ffff:192.0.2.0/120")}, 32 + 24, 3 | pathV4, []byte{192, 0, 2}},
+		{path.Root(3, 9), 96, 3 | pathScoped, scoped("::")},
+		{path.Of(3, 9, netip.MustParseAddr("192.0.2.77"), 24), 96 + 96 + 24, 3 | pathScoped, scoped("::ffff:192.0.2.0")},
+		{path.Of(3, 9, netip.MustParseAddr("2001:db8:1:2::3"), 48), 96 + 48, 3 | pathScoped, scoped("2001:db8:1::")},
 	} {
 		got, err := encodeKey(c.key)
-		want := abiPathKey{Prefixlen: c.bits, Class: c.key.Class, Scope: c.key.Scope, Addr: netip.MustParseAddr(c.addr).As16()}
+		want := abiPathKey{Prefixlen: c.bits, Class: c.class}
+		copy(want.Rest[:], c.rest)
 		if err != nil || got != want {
 			t.Errorf("%s: got %+v, %v, want %+v", c.key, got, err, want)
 		}
 	}
 	if _, err := encodeKey(path.Key{Class: 1}); err == nil {
 		t.Error("a key without prefix is encoded")
+	}
+	if _, err := encodeKey(path.Root(pathClass+1, 0)); err == nil {
+		t.Error("a class that has no room in the key is encoded")
 	}
 }
 

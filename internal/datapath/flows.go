@@ -77,10 +77,10 @@ func (f *flows) close() error {
 func flowID(rule string, k *abiPathKey) uint64 {
 	h := fnv.New64a()
 	h.Write([]byte(rule))
-	var place [29]byte // a separator, and the key without the class
-	binary.LittleEndian.PutUint64(place[1:], k.Scope)
-	binary.LittleEndian.PutUint32(place[9:], k.Prefixlen)
-	copy(place[13:], k.Addr[:])
+	var place [33]byte // a separator, and the key without the class
+	binary.LittleEndian.PutUint32(place[1:], k.Prefixlen)
+	binary.LittleEndian.PutUint32(place[5:], k.Class&^pathClass)
+	copy(place[9:], k.Rest[:])
 	h.Write(place[:])
 	return max(1, h.Sum64())
 }
@@ -178,7 +178,7 @@ func (f *flows) releaseExcept(keep func(class uint32) bool) (unused []uint32) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for k := range f.keys {
-		if keep(k.Class) {
+		if keep(k.Class & pathClass) {
 			continue
 		}
 		if row := f.drop(&k); row != 0 {

@@ -13,8 +13,8 @@ func newFlows(rows int) *flows {
 }
 
 func flowKey(class uint32, host byte) *abiPathKey {
-	k := abiPathKey{Prefixlen: pathFixedBits + 128, Class: class}
-	k.Addr[15] = host
+	k := abiPathKey{Prefixlen: 32 + 32, Class: class | pathV4}
+	k.Rest[3] = host
 	return &k
 }
 

@@ -83,7 +83,7 @@ func (d *Datapath) DeletePolicies(keys []path.Key) error {
 // DeletePoliciesExcept removes every row for whose class keep returns false: those of an
 // earlier process or of earlier rules.
 func (d *Datapath) DeletePoliciesExcept(keep func(class uint32) bool) error {
-	if err := deleteWhere(d.maps.PathPolicies, func(k *abiPathKey) bool { return !keep(k.Class) }); err != nil {
+	if err := deleteWhere(d.maps.PathPolicies, func(k *abiPathKey) bool { return !keep(k.Class & pathClass) }); err != nil {
 		return fmt.Errorf("delete old policies: %w", err)
 	}
 	d.mu.Lock()
