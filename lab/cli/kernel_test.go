@@ -126,6 +126,10 @@ func TestCalibrateKernel(t *testing.T) {
 	if got.Kernel != "6.1" || got.VirtualTime || got.Dir != "" || got.Limit <= bootTime || got.Limit > 2*bootTime || slices.Contains(got.Args, "--json") {
 		t.Errorf("%+v", got)
 	}
+	w.run(t.Context(), "calibrate", "loss", "--kernel", "6.1", "--case", "5 %", "--quick", "--virtual-time")
+	if emulated || !got.VirtualTime || !slices.Contains(got.Args, "--virtual-time") {
+		t.Errorf("in virtual time, with the tolerances of an emulated machine: %v, %+v", emulated, got)
+	}
 	if r := w.run(t.Context(), "calibrate", "loss", "--kernel", "6.1", "--json"); !strings.HasPrefix(r.stdout, "{") {
 		t.Errorf("lab calibrate --kernel --json: %+v", r)
 	}

@@ -57,8 +57,8 @@ failed or no round counts.
 With --kernel everything runs in a QEMU machine with that Debian kernel and emulated
 processors: slow, so that scenarios use lower rates there. With --virtual-time they
 use the same as here: the machine's clock advances by 1 ns with each instruction
-and skips idle time, so that its processor has 1 GHz, however long that takes. The
-figures depend neither on this machine's speed nor on what else it does.`,
+and skips idle time, so that its processor has 1 GHz, however long that takes. Once
+its programs are loaded, the figures do not depend on this machine's speed.`,
 		Example: `  sudo tcpilot lab run loss --quick
   sudo tcpilot lab run bufferbloat --subject tcpilot --subject bbr --out b.jsonl.gz
   sudo tcpilot lab run --all --out all.jsonl.gz --html all.html
@@ -185,7 +185,7 @@ func (r *runner) here(ctx context.Context, list []*scenario.Scenario) (*report.R
 func (r *runner) read(names []string) ([]*scenario.Scenario, error) {
 	elsewhere := r.kernel != "" || r.emulated
 	if r.virtual && !elsewhere {
-		return nil, console.Usagef("--virtual-time is of an emulated machine: choose its kernel with --kernel")
+		return nil, console.Usagef("--virtual-time needs an emulated machine: choose its kernel with --kernel")
 	}
 	return readScenarios(names, scenario.Options{Quick: r.quick, Emulated: elsewhere && !r.virtual})
 }

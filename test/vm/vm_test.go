@@ -138,9 +138,10 @@ func TestRunsUnderAnotherKernel(t *testing.T) {
 		t.Errorf("the command's file: %q, %v", data, err)
 	}
 
-	// In virtual time, idle time is skipped.
+	// In virtual time, idle time is skipped: 1,000 s of it are over within m.Limit.
 	m.VirtualTime = true
 	out.Reset()
+	errs.Reset()
 	exit, err = m.Run(t.Context(), []string{"bash", "-c", "sleep 1000; echo $SECONDS"}, &out, &errs)
 	slept, _ := strconv.Atoi(strings.TrimSpace(out.String()))
 	if exit != 0 || err != nil || slept < 1000 {
