@@ -124,7 +124,7 @@ struct path_key {		/* of a trie; its first 8 bytes decide between most paths, se
 };
 
 enum {
-	PATH_V4 = 1 << 24,	/* the last bit of class in the order of the trie: without it, a class has 31 bits */
+	PATH_V4 = 1 << 24,	/* the trie's last bit of class: the first 31 bits are of the root, for both families */
 	PATH_SCOPED = 1 << 25,
 };
 

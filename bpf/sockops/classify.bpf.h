@@ -155,7 +155,7 @@ static __always_inline void and_prefix(struct rule_set *rules, void *trie, __u32
 }
 
 /* This and the other __noinline functions are global, so that their loops are verified once: inlined, they were
- * nine tenths of the verifier's work, and so of the time of a start. */
+ * three quarters of the instructions that the verifier processed. */
 __noinline int and_local(struct rule_set *rules, __u32 bank, const struct conn *c)
 {
 	const struct rule_bank *b = rules_of(bank);

@@ -105,7 +105,7 @@ static __always_inline bool peer_near(const struct conn *c)
 {
 	__u32 a = bpf_ntohl(c->remote[0]), v4;
 
-	if (a || c->remote[1] || c->remote[2] != bpf_htonl(0xffff))
+	if (!is_v4_mapped(c->remote))
 		return (a & 0xfe000000) == 0xfc000000 || (a & 0xffc00000) == 0xfe800000 ||
 		       (c->remote[0] == c->local[0] && c->remote[1] == c->local[1]);
 	v4 = bpf_ntohl(c->remote[3]);

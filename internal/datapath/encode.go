@@ -26,6 +26,7 @@ const (
 	pathClass  = pathV4 - 1
 )
 
+// encodeKey returns the key as path_policy_find (bpf/sockops/policy.bpf.h) looks it up.
 func encodeKey(k path.Key) (abiPathKey, error) {
 	if !k.Prefix.IsValid() {
 		return abiPathKey{}, fmt.Errorf("encode path key of class %d: no prefix", k.Class)
@@ -43,7 +44,7 @@ func encodeKey(k path.Key) (abiPathKey, error) {
 		copy(key.Rest[8:], addr[:])
 	case bits == 0: // both families
 		key.Prefixlen = 31
-	case k.Prefix.Addr().Is4() || k.Prefix.Addr().Is4In6() && bits >= 96:
+	case bits >= 96 && netip.AddrFrom16(addr).Is4In6():
 		key.Class |= pathV4
 		key.Prefixlen = 32 + bits - 96
 		copy(key.Rest[:], addr[12:])

@@ -44,11 +44,11 @@ func (r *runner) inside(verb string, names []string) []string {
 // machine describes the emulated machine for a command line that takes length on a real
 // machine.
 func (r *runner) machine(args []string, length time.Duration) VMOptions {
-	o := VMOptions{Kernel: r.kernel, VirtualTime: r.virtual, Args: args, Limit: slowness*length + bootTime, Stderr: r.Stderr}
+	limit := slowness * length
 	if r.virtual {
-		o.Limit = virtualSlowness*length + bootTime
+		limit = virtualSlowness * length
 	}
-	return o
+	return VMOptions{Kernel: r.kernel, VirtualTime: r.virtual, Args: args, Limit: limit + bootTime, Stderr: r.Stderr}
 }
 
 // calibrateElsewhere measures links under another kernel.

@@ -183,12 +183,14 @@ func (r *runner) here(ctx context.Context, list []*scenario.Scenario) (*report.R
 
 // read reads scenarios, in the variant for where they run.
 func (r *runner) read(names []string) ([]*scenario.Scenario, error) {
-	elsewhere := r.kernel != "" || r.emulated
-	if r.virtual && !elsewhere {
+	if r.virtual && r.kernel == "" && !r.emulated {
 		return nil, console.Usagef("--virtual-time needs an emulated machine: choose its kernel with --kernel")
 	}
-	return readScenarios(names, scenario.Options{Quick: r.quick, Emulated: elsewhere && !r.virtual})
+	return readScenarios(names, scenario.Options{Quick: r.quick, Emulated: r.slow()})
 }
+
+// slow reports whether everything runs on an emulated processor in real time.
+func (r *runner) slow() bool { return (r.kernel != "" || r.emulated) && !r.virtual }
 
 func (r *runner) options(list []*scenario.Scenario) (o experiment.Options, err error) {
 	switch b := link.Backend(r.backend); b {
@@ -197,8 +199,7 @@ func (r *runner) options(list []*scenario.Scenario) (o experiment.Options, err e
 	default:
 		return o, console.Usagef("backend %q: write auto, netem or emulator", r.backend)
 	}
-	o.Scenarios, o.Cases, o.Subjects, o.Repeat, o.Quick = list, r.cases, r.subjects, r.repeat, r.quick
-	o.Emulated = r.emulated && !r.virtual
+	o.Scenarios, o.Cases, o.Subjects, o.Repeat, o.Quick, o.Emulated = list, r.cases, r.subjects, r.repeat, r.quick, r.slow()
 	o.Binary, err = r.Tcpilot()
 	return o, err
 }
