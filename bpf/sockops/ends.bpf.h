@@ -46,7 +46,7 @@ static __always_inline __u32 end_stands_for(const struct known *k, const struct 
 	if (drawn > 1)
 		return drawn;
 	if (!drawn)
-		thin_count(c, cfg->report_rate);
+		thin_count(c, bpf_ktime_get_ns(), cfg->report_rate);
 	/* Also if it began when there were few: many that have long been idle may end at once. */
 	return thin_draw(conn_draw(k->track->cookie, cfg->draw_key[1]), cfg->report_rate);
 }

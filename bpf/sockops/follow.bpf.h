@@ -10,33 +10,36 @@
 #include "report.bpf.h"
 #include "thinning.bpf.h"
 
-/* Whether all connections that the policy now treats get the default. While other arms are drawn as well, all
+/* Whether all connections of the policy get the default now. While other arms are drawn as well, all
  * connections are followed: the arms could not be compared if another share of the long-lived ones were
- * sampled of each. */
+ * sampled of each. One arm is told without its weight, which is in the next cache line. */
 static __always_inline bool only_default(const struct path_policy *p)
 {
-	return !p->num_arms || (p->arm[0] == ARM_DEFAULT && p->weight[0] >= 1 << 16);
+	if (!p->num_arms)
+		return true;
+	return p->arm[0] == ARM_DEFAULT && (likely(p->num_arms == 1) || p->weight[0] >= 1 << 16);
 }
 
-/* Whether a connection stays as it would be without tcpilot as long as it lives. Nothing is counted for it
- * either, except that it is one. */
-static __always_inline bool gets_nothing(const struct conn_ctx *ctx, const struct track *t)
+/* Whether a connection that begins stays as it would be without tcpilot as long as it lives, hold-out or not. Nothing
+ * is counted for it either, except that it is one. */
+static __always_inline bool gets_nothing(const struct conn_ctx *ctx)
 {
 	const struct path_policy *p = ctx->policy;
 
-	if (t->arm < MAX_CC || t->flow || (p && ((p->set | p->adapted) || !only_default(p))))
+	if (p && (p->set || p->adapted || p->flow || !only_default(p)))
 		return false;
 	return !(ctx->cls->flags & CLASS_FOLLOW_ALL) && !ctx->cfg->limits;
 }
 
-/* Whether a connection that begins is to be followed. */
-static __always_inline bool follows(const struct conn_ctx *ctx, struct track *t, __u64 number)
+/* Whether a connection that begins is to be followed. Sets how many it stands for; 0: drawn at its end. */
+static __always_inline bool follows(const struct conn_ctx *ctx, __u64 number, __u32 *stands_for)
 {
-	if (unlikely(!gets_nothing(ctx, t)))
+	*stands_for = 0;
+	if (unlikely(!gets_nothing(ctx)))
 		return true;
-	thin_count(ctx->counters, ctx->cfg->report_rate);
-	t->stands_for = thin_draw(conn_draw(number, ctx->cfg->draw_key[1]), ctx->cfg->report_rate);
-	if (likely(t->stands_for))
+	thin_count(ctx->counters, ctx->now, ctx->cfg->report_rate);
+	*stands_for = thin_draw(conn_draw(number, ctx->cfg->draw_key[1]), ctx->cfg->report_rate);
+	if (unlikely(*stands_for))
 		return true;
 	ctx->counters->n[COUNT_NOT_FOLLOWED]++;
 	return false;

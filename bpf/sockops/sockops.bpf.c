@@ -198,16 +198,15 @@ static __always_inline void on_begin(struct bpf_sock_ops *skops, const struct co
 				     const struct conn *c)
 {
 	bool outgoing = c->outgoing;
-	struct track t = { .arm = NO_ARM, .start_ns = ctx->now, .class = ctx->cls->id };
-	__u64 number;
+	__u64 number = begin_number(ctx->now, c);
+	struct track t;
+	__u32 stands_for;
 
-	if (!ctx->tp)
+	if (!ctx->tp || !follows(ctx, number, &stands_for))
 		return;
+	t = (struct track){ .arm = NO_ARM, .start_ns = ctx->now, .class = ctx->cls->id, .stands_for = stands_for };
 	t.flags = outgoing ? F_OUTGOING : F_ESTABLISHED;
-	number = begin_number(ctx->now, c);
 	decide(ctx, &t, c, number);
-	if (!follows(ctx, &t, number))
-		return;
 	t.cookie = bpf_get_socket_cookie(skops);
 	if (!outgoing)
 		flow_begin(t.flow);

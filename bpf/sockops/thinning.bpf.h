@@ -33,34 +33,27 @@ static __always_inline __u64 thin_share(__u64 ends, __u64 rate)
 /* A window also closes after a number of ends, so that a burst counts within milliseconds. */
 static __always_inline void thin_close(__u64 now, __u32 rate)
 {
-	__u64 begun = thinning.begun_ns, took = now - begun, ends = thinning.ends;
+	__u64 begun = thinning.begun_ns, ends = thinning.ends;
+	__s64 took = now - begun;
 
-	if (!took || (took < THIN_WINDOW_NS && ends < rate / 16))
+	if (took <= 0 || (took < THIN_WINDOW_NS && ends < rate / 16))
 		return;
 	if (!__sync_bool_compare_and_swap(&thinning.begun_ns, begun, now))
 		return;
 	__sync_fetch_and_add(&thinning.ends, -ends);
-	thinning.stands_for = thin_share(ends * NSEC_PER_SEC / took, rate ?: 1);
+	thinning.stands_for = thin_share(ends * NSEC_PER_SEC / (__u64)took, rate ?: 1);
 }
 
-/* The time of the last tick: accurate enough for windows, and cheap to read. */
-static __always_inline __u64 thin_clock(void)
+/* Counts one connection, once in its life: at its beginning or at its end. `now` is CLOCK_MONOTONIC, in nanoseconds; it
+ * may be some milliseconds old, and so before the window that another CPU has begun. */
+static __always_inline void thin_count(struct counters *c, __u64 now, __u32 rate)
 {
-	return jiffies_us(bpf_jiffies64()) * NSEC_PER_USEC;
-}
-
-/* Counts one connection, once in its life: at its beginning or at its end. */
-static __always_inline void thin_count(struct counters *c, __u32 rate)
-{
-	__u64 now;
-
 	if (!rate)
 		return;
-	now = thin_clock();
 	if (!(++c->n[COUNT_ENDS] & (THIN_BATCH - 1))) {
 		__sync_fetch_and_add(&thinning.ends, THIN_BATCH);
 		thin_close(now, rate);
-	} else if (now - thinning.begun_ns >= THIN_WINDOW_NS) {
+	} else if ((__s64)(now - thinning.begun_ns) >= (__s64)THIN_WINDOW_NS) {
 		thin_close(now, rate);	/* so that the share of a burst does not outlast it */
 	}
 }

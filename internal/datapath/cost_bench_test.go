@@ -40,11 +40,11 @@ func BenchmarkRootCostPieces(b *testing.B) {
 	}{
 		{"no-lease", -time.Second, oneClass, func() {}, 1},
 		{"classify", time.Minute, class.Table{Classes: []class.Class{{ID: 1, Leave: true}}}, func() {}, 1},
-		{"slot", time.Minute, oneClass, func() {}, 1},
-		{"policy-look-up", time.Minute, oneClass, func() { r.rows(b, time.Now().Add(-time.Second), nil) }, 1},
-		{"draws", time.Minute, oneClass, func() { r.rows(b, time.Now().Add(time.Hour), sliced(theDefault(1<<16))) }, 1},
-		{"setsockopt", time.Minute, oneClass, func() { r.rows(b, time.Now().Add(time.Hour), sliced(arm("reno", 1<<16))) }, 1},
-		{"report", time.Minute, oneClass, func() { r.rows(b, time.Now().Add(time.Hour), sliced(arm("reno", 1<<16))) }, 0},
+		{"followed-or-not", time.Minute, oneClass, func() {}, 1},
+		{"policy-look-up", time.Minute, oneClass, func() { r.rows(b, time.Now().Add(time.Hour), sliced(theDefault(1<<16))) }, 1},
+		{"draws-and-state", time.Minute, allFollowed, func() { r.rows(b, time.Now().Add(time.Hour), sliced(theDefault(1<<16))) }, 1},
+		{"setsockopt", time.Minute, allFollowed, func() { r.rows(b, time.Now().Add(time.Hour), sliced(arm("reno", 1<<16))) }, 1},
+		{"report", time.Minute, allFollowed, func() { r.rows(b, time.Now().Add(time.Hour), sliced(arm("reno", 1<<16))) }, 0},
 	}
 	const block = 500
 	cost := make([][]float64, len(setups))
@@ -75,7 +75,10 @@ func BenchmarkRootCostPieces(b *testing.B) {
 	}
 }
 
-var oneClass = class.Table{Classes: []class.Class{{ID: 1}}}
+var (
+	oneClass    = class.Table{Classes: []class.Class{{ID: 1}}}
+	allFollowed = class.Table{Classes: []class.Class{{ID: 1, FollowAll: true}}}
+)
 
 // BenchmarkRootPeerOption measures what the peer option costs a connection, both ends, as BenchmarkRootCostPieces does.
 func BenchmarkRootPeerOption(b *testing.B) {

@@ -31,7 +31,7 @@ type Counters struct {
 	Forgotten   uint64               // connections whose socket began another one before a sample was sent
 	Ends        uint64               // of connections that a sample may stand for; of some, their beginning
 	Thinned     uint64               // connections not reported: samples of others stand for them
-	NotFollowed uint64               // of these, connections without state
+	NotFollowed uint64               // of these, connections without state; also a decision
 	Backwards   uint64               // samples dropped because a counter was less than before
 	Peer        PeerCounters
 	Events      []Event
@@ -55,18 +55,19 @@ type Event struct {
 
 // decisionNames are the keys of Counters.Decisions, by counter of the programs.
 var decisionNames = map[abiCounter]string{
-	abiCounterCOUNT_LEFT:       "left-alone",
-	abiCounterCOUNT_NO_RULE:    "no-rule",
-	abiCounterCOUNT_NO_POLICY:  "no-policy",
-	abiCounterCOUNT_EXPIRED:    "lease-expired",
-	abiCounterCOUNT_HOLD_OUT:   "hold-out",
-	abiCounterCOUNT_SET:        "policy",
-	abiCounterCOUNT_APP_CC:     "app-chose",
-	abiCounterCOUNT_CC_SET:     "cc-set",
-	abiCounterCOUNT_CC_SAME:    "cc-same",
-	abiCounterCOUNT_CC_FAILED:  "cc-failed",
-	abiCounterCOUNT_CC_DEFAULT: "cc-default",
-	abiCounterCOUNT_SWITCHED:   "switched",
+	abiCounterCOUNT_LEFT:         "left-alone",
+	abiCounterCOUNT_NO_RULE:      "no-rule",
+	abiCounterCOUNT_NO_POLICY:    "no-policy",
+	abiCounterCOUNT_EXPIRED:      "lease-expired",
+	abiCounterCOUNT_NOT_FOLLOWED: "not-followed",
+	abiCounterCOUNT_HOLD_OUT:     "hold-out",
+	abiCounterCOUNT_SET:          "policy",
+	abiCounterCOUNT_APP_CC:       "app-chose",
+	abiCounterCOUNT_CC_SET:       "cc-set",
+	abiCounterCOUNT_CC_SAME:      "cc-same",
+	abiCounterCOUNT_CC_FAILED:    "cc-failed",
+	abiCounterCOUNT_CC_DEFAULT:   "cc-default",
+	abiCounterCOUNT_SWITCHED:     "switched",
 }
 
 // Counters reads all counters.
