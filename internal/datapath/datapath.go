@@ -61,6 +61,7 @@ type Datapath struct {
 	badSamples                     counter
 	adoption                       adoption
 	listeners                      listeners
+	walking                        walking
 
 	loading sync.Mutex // users' objects are loaded one at a time; lock it before mu
 	mu      sync.Mutex // do nothing slow under it: renewing the lease needs it
@@ -74,7 +75,8 @@ type Datapath struct {
 // Open loads the programs, takes over maps and links that an earlier process left
 // pinned, and attaches the programs. Until the first SetLease they do nothing.
 func Open(opt Options) (*Datapath, error) {
-	d := &Datapath{log: opt.Log, dir: filepath.Join(PinDir(opt.BPFFS), pinVersion), user: map[string]*userObject{}}
+	d := &Datapath{log: opt.Log, dir: filepath.Join(PinDir(opt.BPFFS), pinVersion), user: map[string]*userObject{},
+		walking: walking{begun: make(chan struct{}, 1)}}
 	d.maps = &d.objs.sockopsMaps
 	if err := removeOtherVersions(filepath.Dir(d.dir)); err != nil {
 		return nil, err

@@ -121,6 +121,8 @@ func (d *Datapath) SampleLive() error {
 	if d.flows.joining {
 		it = d.live.join
 	}
+	d.walking.begin()
+	defer d.walking.end()
 	r, err := it.Open()
 	if err != nil {
 		return fmt.Errorf("open TCP iterator: %w", err)

@@ -48,7 +48,7 @@ type rig struct {
 func newRig(t testing.TB) *rig {
 	t.Helper()
 	testenv.Root(t)
-	r := &rig{ns: testenv.NetNS(t), wait: pauses{2 * time.Millisecond, 20 * time.Millisecond}}
+	r := &rig{ns: testenv.NetNS(t), wait: pauses{2 * time.Millisecond, 2 * time.Millisecond, 20 * time.Millisecond}}
 	testenv.Sysctl(t, r.ns, "net.ipv4.tcp_congestion_control", "cubic")
 	r.cg = testenv.Cgroup(t)
 	r.opt = Options{Cgroup: r.cg.Path, BPFFS: mountBPFFS(t), Log: slog.New(slog.NewTextHandler(io.Discard, nil))}

@@ -19,18 +19,56 @@ import (
 // host has few wake-ups, and on a quiet one a sample is read at once.
 const batchPause = 50 * time.Millisecond
 
+// busyPause is how long it waits after a batch of busyBatch to largeBatch samples, unless a walk adds more: each
+// wake-up of the daemon slows down a host that is busy with connections (design note 29). After a larger batch, as
+// many as the ring has room for (3,000) might come in that time.
+const (
+	busyPause  = 250 * time.Millisecond
+	busyBatch  = 16
+	largeBatch = 600
+)
+
 // safetyPoll is how often the reader reads without a wake-up, in case a producer was delayed
 // between adding a sample and the wake-up.
 const safetyPoll = 5 * time.Second
 
-// pauses are the times that a reader waits: after a batch, and at most for a wake-up.
-type pauses struct{ batch, poll time.Duration }
+// pauses are the times that a reader waits: after a batch, after one of a busy host, and at most for a wake-up.
+type pauses struct{ batch, busy, poll time.Duration }
+
+// walking tells the reader that a walk over connections adds samples.
+type walking struct {
+	now   atomic.Int32
+	begun chan struct{}
+}
+
+func (w *walking) begin() {
+	w.now.Add(1)
+	select {
+	case w.begun <- struct{}{}:
+	default:
+	}
+}
+
+func (w *walking) end() { w.now.Add(-1) }
+
+// pause waits after a batch of n samples, until a walk begins at the latest.
+func (d *Datapath) pause(ctx context.Context, wait pauses, n int) {
+	p := wait.batch
+	if n >= busyBatch && n <= largeBatch && d.walking.now.Load() == 0 {
+		p = wait.busy
+	}
+	select {
+	case <-time.After(p):
+	case <-d.walking.begun:
+	case <-ctx.Done():
+	}
+}
 
 // Read calls observe for each sample until ctx ends, and idle whenever it has
 // caught up. The sample is valid during the call only. Records that cannot be
 // read are counted.
 func (d *Datapath) Read(ctx context.Context, observe func(*tcp.Sample), idle func()) error {
-	return d.read(ctx, pauses{batchPause, safetyPoll}, observe, idle)
+	return d.read(ctx, pauses{batchPause, busyPause, safetyPoll}, observe, idle)
 }
 
 func (d *Datapath) read(ctx context.Context, wait pauses, observe func(*tcp.Sample), idle func()) error {
@@ -48,7 +86,9 @@ func (d *Datapath) read(ctx context.Context, wait pauses, observe func(*tcp.Samp
 	for {
 		r.SetDeadline(time.Now().Truncate(wait.poll).Add(wait.poll)) // together with other periodic work
 		err := r.ReadInto(&rec)                                      // blocks until there is a batch
+		n := 0
 		for err == nil {
+			n++
 			if decode(&s, rec.RawSample, offset, &d.ccs) == nil {
 				observe(&s)
 			} else {
@@ -68,7 +108,7 @@ func (d *Datapath) read(ctx context.Context, wait pauses, observe func(*tcp.Samp
 		idle()
 		offset = wallOffset()
 		if err == nil {
-			time.Sleep(wait.batch)
+			d.pause(ctx, wait, n)
 		}
 	}
 }

@@ -92,7 +92,7 @@ func TestRootSamplesOfBothEnds(t *testing.T) {
 func TestRootSamplesAreRead(t *testing.T) {
 	r := newRig(t)
 	r.crash(t)
-	r.wait = pauses{batchPause, safetyPoll}
+	r.wait = pauses{batchPause, busyPause, safetyPoll}
 	r.open(t)
 	r.policy(t, nil)
 	for _, n := range []int{1, 40, 1, 1, 40} {
