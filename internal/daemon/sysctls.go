@@ -11,6 +11,8 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/tcpilot/tcpilot/internal/datapath"
 	"github.com/tcpilot/tcpilot/internal/engine"
 	"github.com/tcpilot/tcpilot/internal/host"
@@ -123,8 +125,8 @@ func (s *sysctls) poll(e *engine.Engine) (changed bool) {
 const (
 	// lookAgain is the number of polls in which each namespace is visited at least once: a minute.
 	lookAgain = 12
-	// lookBudget is the time that visits at one poll may take beyond that, if rules set fields: 1/500
-	// of a CPU. With fewer than about 80 namespaces, each is visited at each poll.
+	// lookBudget is the CPU time that visits at one poll may take beyond that, if rules set fields: 1/500
+	// of a CPU. With fewer than about 80 namespaces, each is visited at each poll, also on a busy host.
 	lookBudget = watchInterval / 500
 )
 
@@ -166,11 +168,11 @@ func (s *sysctls) pollNetNS(e *engine.Engine) (changed bool) {
 		s.owned[ns.Cookie] = before[ns.Cookie]
 	}
 	isField := func(name string) bool { return !s.defaults[name].CC }
-	fields, start := slices.ContainsFunc(names, isField), time.Now()
+	fields, start := slices.ContainsFunc(names, isField), cpuTime()
 	s.turns.visit(namespaces, func(ns host.NetNS) bool {
 		_, known := before[ns.Cookie]
 		return all || !known
-	}, func() bool { return fields && time.Since(start) < lookBudget }, func(ns host.NetNS) {
+	}, func() bool { return fields && cpuTime()-start < lookBudget }, func(ns host.NetNS) {
 		was := before[ns.Cookie]
 		now, err := s.look(ns, names, was)
 		switch {
@@ -192,6 +194,15 @@ func (s *sysctls) pollNetNS(e *engine.Engine) (changed bool) {
 		}
 	}
 	return changed
+}
+
+// cpuTime is what the process has used; 0 if that cannot be read.
+func cpuTime() time.Duration {
+	var t unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_PROCESS_CPUTIME_ID, &t); err != nil {
+		return 0
+	}
+	return time.Duration(t.Nano())
 }
 
 func sameYield(a, b engine.Yield) bool { return a.Sysctl == b.Sysctl && a.After == b.After }

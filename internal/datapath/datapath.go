@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -242,8 +243,7 @@ func (d *Datapath) Close() error {
 	return errors.Join(errs...)
 }
 
-// Detach removes everything from the kernel and closes. Pins are removed first: the kernel detaches a link at
-// once if it is closed last, and later, by a work queue, if it is unpinned last (bpf_link_put).
+// Detach removes everything from the kernel and closes. Pins are removed first, for the reason at unpin.
 func (d *Datapath) Detach() error {
 	base := filepath.Dir(d.dir)
 	return errors.Join(Remove(filepath.Dir(base)), d.Close())
@@ -259,11 +259,34 @@ func Remove(bpffs string) error {
 		return fmt.Errorf("remove pins: %w", err)
 	}
 	for _, e := range entries {
-		if err := os.RemoveAll(filepath.Join(base, e.Name())); err != nil {
+		if err := unpin(filepath.Join(base, e.Name())); err != nil {
 			return fmt.Errorf("remove pins: %w", err)
 		}
 	}
 	return nil
+}
+
+// unpin removes a directory of pins. It holds its links meanwhile: the kernel detaches a link at once if it is closed
+// last, and later, by a work queue, if it is unpinned last (bpf_link_put).
+func unpin(dir string) error {
+	var links []link.Link
+	err := filepath.WalkDir(dir, func(file string, e fs.DirEntry, err error) error {
+		if err != nil || e.IsDir() {
+			return err
+		}
+		if l, err := link.LoadPinnedLink(file, nil); err == nil { // else it is a map or a program
+			links = append(links, l)
+		}
+		return nil
+	})
+	if errors.Is(err, fs.ErrNotExist) {
+		err = nil
+	}
+	err = errors.Join(err, os.RemoveAll(dir))
+	for _, l := range links {
+		err = errors.Join(err, l.Close())
+	}
+	return err
 }
 
 // versionPins matches the names of the pin directories of ABI versions. The other
@@ -284,7 +307,7 @@ func removeOtherVersions(base string) error {
 		if e.Name() == pinVersion || !versionPins.MatchString(e.Name()) {
 			continue
 		}
-		if err := os.RemoveAll(filepath.Join(base, e.Name())); err != nil {
+		if err := unpin(filepath.Join(base, e.Name())); err != nil {
 			return fmt.Errorf("remove pins of another version: %w", err)
 		}
 	}

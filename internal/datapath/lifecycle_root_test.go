@@ -187,9 +187,13 @@ func TestRootDetachLeavesNothing(t *testing.T) {
 	cgroup, err := os.Open(r.opt.Cgroup)
 	must(t, err)
 	defer cgroup.Close()
-	if on, err := link.QueryPrograms(link.QueryOptions{Target: int(cgroup.Fd()), Attach: ebpf.AttachCGroupSockOps}); err != nil || len(on.Programs) != 0 {
-		t.Errorf("still in force: %+v, %v", on, err)
+	detached := func() {
+		t.Helper()
+		if on, err := link.QueryPrograms(link.QueryOptions{Target: int(cgroup.Fd()), Attach: ebpf.AttachCGroupSockOps}); err != nil || len(on.Programs) != 0 {
+			t.Errorf("still in force: %+v, %v", on, err)
+		}
 	}
+	detached() // at once
 	eventually(t, gone)
 	if left, err := os.ReadDir(filepath.Join(r.opt.BPFFS, "tcpilot")); err != nil || len(left) != 0 {
 		t.Errorf("pins are left: %v, %v", left, err)
@@ -211,6 +215,7 @@ func TestRootDetachLeavesNothing(t *testing.T) {
 		t.Error("a crash removes what is pinned")
 	}
 	must(t, Remove(r.opt.BPFFS))
+	detached()
 	eventually(t, gone)
 	r.open(t)
 }
