@@ -18,7 +18,7 @@ enum {
 };
 
 /* The reader is woken at most this often. After each batch it pauses for longer
- * than this (batchPause in internal/datapath) and looks again, so that a record
+ * than this (at least batchPause in internal/datapath) and looks again, so that a record
  * that came without a wake-up does not wait for one. */
 #define WAKE_INTERVAL_NS (40 * 1000000ULL)
 

@@ -11,6 +11,7 @@
  * to the shared count once in THIN_BATCH ends, without a lock. If two CPUs close a window at
  * once, only one succeeds. */
 #define THIN_WINDOW_NS (100 * NSEC_PER_MSEC)
+#define THIN_LEAST_NS NSEC_PER_MSEC
 #define THIN_BATCH 16	/* a power of two */
 #define THIN_FLOOR 4	/* at least report_rate / THIN_FLOOR ends a second are reported */
 
@@ -30,13 +31,14 @@ static __always_inline __u64 thin_share(__u64 ends, __u64 rate)
 	return (ends * bounded_ends + rate * rate - 1) / (rate * rate);
 }
 
-/* A window also closes after a number of ends, so that a burst counts within milliseconds. */
+/* A window also closes after a number of ends, so that a burst counts within milliseconds. It lasts a millisecond at least:
+ * the times of callers differ, and the rate of a shorter one would be wrong. */
 static __always_inline void thin_close(__u64 now, __u32 rate)
 {
 	__u64 begun = thinning.begun_ns, ends = thinning.ends;
 	__s64 took = now - begun;
 
-	if (took <= 0 || (took < THIN_WINDOW_NS && ends < rate / 16))
+	if (took < (__s64)THIN_LEAST_NS || (took < (__s64)THIN_WINDOW_NS && ends < rate / 16))
 		return;
 	if (!__sync_bool_compare_and_swap(&thinning.begun_ns, begun, now))
 		return;

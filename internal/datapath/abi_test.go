@@ -327,7 +327,7 @@ func TestWakeUpScheme(t *testing.T) {
 	if m == nil {
 		t.Fatal("WAKE_INTERVAL_NS is not found")
 	}
-	if wake := time.Duration(number(string(m[1]))) * time.Millisecond; batchPause <= wake {
+	if wake := time.Duration(number(string(m[1]))) * time.Millisecond; batchPause <= wake || busyPause < batchPause {
 		t.Errorf("the reader pauses for %v, and is woken every %v", batchPause, wake)
 	}
 	// A reader that blocks has found the ring empty, and has paused for longer than

@@ -120,9 +120,10 @@ func (d *Datapath) SampleLive() error {
 	it := d.live.iter
 	if d.flows.joining {
 		it = d.live.join
+	} else {
+		d.walking.begin()
+		defer d.walking.end()
 	}
-	d.walking.begin()
-	defer d.walking.end()
 	r, err := it.Open()
 	if err != nil {
 		return fmt.Errorf("open TCP iterator: %w", err)

@@ -51,14 +51,21 @@ func (w *walking) begin() {
 
 func (w *walking) end() { w.now.Add(-1) }
 
-// pause waits after a batch of n samples, until a walk begins at the latest.
+// pause waits after a batch of n samples. A walk ends only what a busy host waits beyond wait.batch.
 func (d *Datapath) pause(ctx context.Context, wait pauses, n int) {
-	p := wait.batch
-	if n >= busyBatch && n <= largeBatch && d.walking.now.Load() == 0 {
-		p = wait.busy
+	time.Sleep(wait.batch)
+	if n < busyBatch || n > largeBatch {
+		return
 	}
 	select {
-	case <-time.After(p):
+	case <-d.walking.begun: // of an earlier walk; another one that begins now is in walking.now
+	default:
+	}
+	if d.walking.now.Load() > 0 {
+		return
+	}
+	select {
+	case <-time.After(wait.busy - wait.batch):
 	case <-d.walking.begun:
 	case <-ctx.Done():
 	}

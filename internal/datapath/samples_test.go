@@ -38,22 +38,32 @@ func TestPauses(t *testing.T) {
 	}
 }
 
-// TestPauseEnds: a walk that begins, and the end of the daemon, end a pause.
+// TestPauseEnds: a walk that begins, and the end of the daemon, end the long pause of a busy host, but no pause before the
+// time in which programs do not wake the reader.
 func TestPauseEnds(t *testing.T) {
-	for name, end := range map[string]func(d *Datapath, cancel func()){
-		"a walk":  func(d *Datapath, _ func()) { d.walking.begin(); d.walking.end() },
-		"the end": func(_ *Datapath, cancel func()) { cancel() },
+	wait := pauses{50 * time.Millisecond, 250 * time.Millisecond, time.Second}
+	walk := func(d *Datapath, _ func()) { d.walking.begin(); d.walking.end() }
+	for name, c := range map[string]struct {
+		samples     int
+		after, want time.Duration
+		end         func(d *Datapath, cancel func())
+	}{
+		"a walk":                      {busyBatch, 100 * time.Millisecond, 100 * time.Millisecond, walk},
+		"the end":                     {busyBatch, 100 * time.Millisecond, 100 * time.Millisecond, func(_ *Datapath, cancel func()) { cancel() }},
+		"a walk of before":            {busyBatch, 10 * time.Millisecond, wait.busy, walk},
+		"a walk that goes on":         {busyBatch, 10 * time.Millisecond, wait.batch, func(d *Datapath, _ func()) { d.walking.begin() }},
+		"a walk, after a small batch": {1, 10 * time.Millisecond, wait.batch, walk},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				d := &Datapath{walking: walking{begun: make(chan struct{}, 1)}}
 				ctx, cancel := context.WithCancel(context.Background())
 				defer cancel()
-				time.AfterFunc(time.Millisecond, func() { end(d, cancel) })
 				begun := time.Now()
-				d.pause(ctx, pauses{time.Second, time.Second, time.Second}, 1)
-				if got := time.Since(begun); got != time.Millisecond {
-					t.Errorf("%v", got)
+				time.AfterFunc(c.after, func() { c.end(d, cancel) })
+				d.pause(ctx, wait, c.samples)
+				if got := time.Since(begun); got != c.want {
+					t.Errorf("%v, want %v", got, c.want)
 				}
 			})
 		})

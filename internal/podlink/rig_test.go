@@ -3,6 +3,7 @@ package podlink
 import (
 	"io"
 	"log/slog"
+	"maps"
 	"net/netip"
 	"os/exec"
 	"path/filepath"
@@ -106,7 +107,7 @@ func (r *rig) counts() map[string]uint64 {
 // grown are the counters that f made grow, and by how much, without those of neighbour discovery.
 func (r *rig) grown(f func()) map[string]uint64 {
 	r.t.Helper()
-	before := r.counts()
+	before := r.settled()
 	f()
 	grown := map[string]uint64{}
 	for name, n := range r.counts() {
@@ -115,6 +116,20 @@ func (r *rig) grown(f func()) map[string]uint64 {
 		}
 	}
 	return grown
+}
+
+// settled waits until the last packets of an earlier connection are counted.
+func (r *rig) settled() map[string]uint64 {
+	r.t.Helper()
+	n := r.counts()
+	for range 100 {
+		time.Sleep(20 * time.Millisecond)
+		before := n
+		if n = r.counts(); maps.Equal(n, before) {
+			break
+		}
+	}
+	return n
 }
 
 // exchange sends so many bytes by TCP, has them sent back, and fails the test unless they arrive.
@@ -133,8 +148,8 @@ func exchangeAt(t *testing.T, from, to *testenv.NS, remote, local netip.AddrPort
 	go func() {
 		c, err := l.Accept()
 		if err == nil {
-			defer c.Close()
 			_, err = io.CopyN(c, c, int64(bytes))
+			_ = c.Close() // before the exchange is over
 		}
 		done <- err
 	}()
