@@ -51,22 +51,21 @@ func (w *walking) begin() {
 
 func (w *walking) end() { w.now.Add(-1) }
 
-// pause waits after a batch of n samples. A walk ends only what a busy host waits beyond wait.batch.
+// pause waits after a batch of n samples. A walk that begins ends the long pause of a busy host, but not before wait.batch.
 func (d *Datapath) pause(ctx context.Context, wait pauses, n int) {
-	time.Sleep(wait.batch)
-	if n < busyBatch || n > largeBatch {
-		return
-	}
 	select {
-	case <-d.walking.begun: // of an earlier walk; another one that begins now is in walking.now
+	case <-d.walking.begun: // of an earlier walk; one that begins now is in walking.now
 	default:
 	}
-	if d.walking.now.Load() > 0 {
+	if n < busyBatch || n > largeBatch || d.walking.now.Load() > 0 {
+		time.Sleep(wait.batch)
 		return
 	}
+	begun := time.Now()
 	select {
-	case <-time.After(wait.busy - wait.batch):
+	case <-time.After(wait.busy):
 	case <-d.walking.begun:
+		time.Sleep(wait.batch - time.Since(begun))
 	case <-ctx.Done():
 	}
 }

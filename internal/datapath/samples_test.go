@@ -50,8 +50,7 @@ func TestPauseEnds(t *testing.T) {
 	}{
 		"a walk":                      {busyBatch, 100 * time.Millisecond, 100 * time.Millisecond, walk},
 		"the end":                     {busyBatch, 100 * time.Millisecond, 100 * time.Millisecond, func(_ *Datapath, cancel func()) { cancel() }},
-		"a walk of before":            {busyBatch, 10 * time.Millisecond, wait.busy, walk},
-		"a walk that goes on":         {busyBatch, 10 * time.Millisecond, wait.batch, func(d *Datapath, _ func()) { d.walking.begin() }},
+		"a walk soon after":           {busyBatch, 10 * time.Millisecond, wait.batch, walk},
 		"a walk, after a small batch": {1, 10 * time.Millisecond, wait.batch, walk},
 	} {
 		t.Run(name, func(t *testing.T) {
