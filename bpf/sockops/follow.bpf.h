@@ -12,7 +12,7 @@
 
 /* Whether all connections of the policy get the default now. While other arms are drawn as well, all
  * connections are followed: the arms could not be compared if another share of the long-lived ones were
- * sampled of each. One arm is told without its weight, which is in the next cache line. */
+ * sampled of each. The weight of a single arm is not read: it is in the next cache line. */
 static __always_inline bool only_default(const struct path_policy *p)
 {
 	if (!p->num_arms)

@@ -328,7 +328,7 @@ func TestWakeUpScheme(t *testing.T) {
 		t.Fatal("WAKE_INTERVAL_NS is not found")
 	}
 	if wake := time.Duration(number(string(m[1]))) * time.Millisecond; batchPause <= wake || busyPause < batchPause {
-		t.Errorf("the reader pauses for %v, and is woken every %v", batchPause, wake)
+		t.Errorf("the reader pauses for %v or %v, and is woken every %v", batchPause, busyPause, wake)
 	}
 	// A reader that blocks has found the ring empty, and has paused for longer than
 	// the wake-up for its last batch suppresses the next one. So the poll covers only

@@ -20,8 +20,8 @@ import (
 const batchPause = 50 * time.Millisecond
 
 // busyPause is how long it waits after a batch of busyBatch to largeBatch samples, unless a walk adds more: each
-// wake-up of the daemon slows down a host that is busy with connections (design note 29). After a larger batch, as
-// many as the ring has room for (3,000) might come in that time.
+// wake-up of the daemon slows down a host that is busy with connections (design note 29). After a larger batch,
+// more samples might come in that time than the ring holds (3,000).
 const (
 	busyPause  = 250 * time.Millisecond
 	busyBatch  = 16
@@ -37,8 +37,8 @@ type pauses struct{ batch, busy, poll time.Duration }
 
 // walking tells the reader that a walk over connections adds samples.
 type walking struct {
-	now   atomic.Int32
-	begun chan struct{}
+	now   atomic.Int32  // walks that have not ended
+	begun chan struct{} // holds one if a walk has begun since the last pause
 }
 
 func (w *walking) begin() {
