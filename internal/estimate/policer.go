@@ -107,9 +107,9 @@ type Policer struct {
 	Reached      float32 `json:"reached_bytes_per_second,omitempty"`
 	CleanReached float32 `json:"clean_reached_bytes_per_second,omitempty"`
 
-	// Queued says that a connection of this pacing test lost packets while a queue was full. One such may
-	// have met a delay of the host instead.
-	Queued bool `json:"queued,omitempty"`
+	// Doubted says that a connection of this search lost packets while a queue was full, or hardly
+	// fewer than without pacing. One such may have met a delay of the host instead.
+	Doubted bool `json:"doubted,omitempty"`
 
 	// Free are the connections without pacing that made the search begin.
 	Free FreeConnections `json:"free"`
@@ -291,18 +291,19 @@ func (p *Policer) settle(at int64) {
 // tooFast: packets are lost at the present rate.
 func (p *Policer) tooFast(s *tcp.Sample, at int64) {
 	share := float64(p.PacedLost) / float64(p.PacedSent)
-	queued := p.State == PolicerSuspected && stretch(s) > queueless
+	suspected := p.State == PolicerSuspected
+	queued := suspected && stretch(s) > queueless // a link, in front of which packets above the rate wait
+	below := p.Clean != 0 && p.Pace > p.Clean     // the limit is below the present rate
+	vain := suspected && !below && share > lessPart*p.Free.Loss()
 	switch {
-	case queued && !p.Queued:
-		p.Queued = true
+	case (queued || vain) && !p.Doubted:
+		p.Doubted = true
 		p.try(p.Pace, at)
-	case queued:
-		p.withdraw(at) // packets above the rate wait in a queue: it is a link, not a policer
-	case p.Clean != 0 && p.Pace > p.Clean:
+	case queued, vain, p.Falls >= mostFalls && !below:
+		p.withdraw(at)
+	case below:
 		p.State = PolicerFound
 		p.exceeded(at)
-	case p.State == PolicerSuspected && share > lessPart*p.Free.Loss(), p.Falls >= mostFalls:
-		p.withdraw(at) // pacing does not help
 	case p.RetryAt != 0 && p.Falls == 0: // once may be chance, or connections without pacing
 		p.Falls++
 		p.try(p.Pace, at)

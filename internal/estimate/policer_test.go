@@ -139,23 +139,30 @@ func TestPolicerIsFound(t *testing.T) {
 	}
 }
 
-// One connection whose packets the host delayed does not end the search.
+// One connection whose packets the host delayed, or sent all at once after a pause, does not end the
+// search.
 func TestPolicerIsFoundBesideADelay(t *testing.T) {
-	for delayed := range 8 {
-		x := newSimulated(5, func(x *simulated) { x.policer, x.bucket = 48e6, 100e3 })
-		paced := 0
-		for range 10 {
-			s := x.connection()
-			if s.MaxPacingRate != 0 {
-				if paced == delayed {
-					s.LossRTT = 2 * s.MinRTT
+	for name, meet := range map[string]func(*tcp.Sample){
+		"delayed":             func(s *tcp.Sample) { s.LossRTT = 2 * s.MinRTT },
+		"sent after a pause":  func(s *tcp.Sample) { s.Lost += s.DataSegsOut / 25 },
+		"delayed and dropped": func(s *tcp.Sample) { s.LossRTT, s.Lost = 2*s.MinRTT, s.Lost+s.DataSegsOut/25 },
+	} {
+		for delayed := range 8 {
+			x := newSimulated(5, func(x *simulated) { x.policer, x.bucket = 48e6, 100e3 })
+			paced := 0
+			for range 10 {
+				s := x.connection()
+				if s.MaxPacingRate != 0 {
+					if paced == delayed {
+						meet(s)
+					}
+					paced++
 				}
-				paced++
+				x.path.Observe(s)
 			}
-			x.path.Observe(s)
-		}
-		if _, ok := x.path.Policer.Limit(); !ok {
-			t.Errorf("paced connection %d was delayed: no limit after 10: %+v", delayed, x.path.Policer)
+			if _, ok := x.path.Policer.Limit(); !ok {
+				t.Errorf("paced connection %d was %s: no limit after 10: %+v", delayed, name, x.path.Policer)
+			}
 		}
 	}
 }
