@@ -35,8 +35,8 @@ func (r *reader) subjects(n *node) (specs []subject.Spec) {
 func (r *reader) named(n *node) subject.Spec {
 	s, ok := subject.Named(n.Text)
 	if !ok {
-		r.Unknown(n.Place, "subject", n.Text, subject.Names(), fmt.Sprintf("there are default, tcpilot, %s, bpftune and congestion controls; for one of your own write {name: %s, cc: %[2]s}",
-			subject.KernelOnly, n.Text))
+		r.Unknown(n.Place, "subject", n.Text, subject.Names(), fmt.Sprintf("there are default, tcpilot, %s, %s, bpftune and congestion controls; for one of your own write {name: %s, cc: %[3]s}",
+			subject.KernelOnly, subject.Adapting, n.Text))
 		s.Name = n.Text
 	}
 	return s

@@ -2,9 +2,13 @@ package subject
 
 import "slices"
 
-// KernelOnly is tcpilot with the kernel's own congestion controls, and none of its
-// own.
-const KernelOnly = "tcpilot-kernel"
+const (
+	// KernelOnly is tcpilot with the kernel's own congestion controls, and none of its
+	// own.
+	KernelOnly = "tcpilot-kernel"
+	// Adapting is tcpilot with all that `adapt: auto` adapts, for every connection.
+	Adapting = "tcpilot-adapt"
+)
 
 // Named returns the subject of a name that needs no settings.
 func Named(name string) (s Spec, ok bool) {
@@ -14,6 +18,8 @@ func Named(name string) (s Spec, ok bool) {
 		s.Kind = k
 	case name == KernelOnly:
 		s.Kind, s.Config = Tcpilot, "congestion_controls: none\n"
+	case name == Adapting:
+		s.Kind, s.Config = Tcpilot, "rules: [{name: all, learn: {}, adapt: auto}]\n"
 	case slices.Contains(knownControls, name):
 		s.Kind, s.CC = Fixed, name
 	default:
@@ -24,5 +30,5 @@ func Named(name string) (s Spec, ok bool) {
 
 // Names lists the names that Named accepts.
 func Names() []string {
-	return append([]string{string(Default), string(Tcpilot), KernelOnly, string(Bpftune)}, knownControls...)
+	return append([]string{string(Default), string(Tcpilot), KernelOnly, Adapting, string(Bpftune)}, knownControls...)
 }
