@@ -9,8 +9,8 @@ import (
 // Replaced returns the arms whose running connections are better off with arms[to], the arm that
 // nearly all new connections get, as the bit 1<<i for arms[i]: those that are believed to be less
 // than half as fast on this path, by evidence of the path itself since it was first seen or
-// changed. An arm that was seen, but not since the change, is also replaced if a variant of it is. base is as for
-// Weights. A learner that does not support it replaces none.
+// changed. An arm that was seen, but not twice since the change, is also replaced if a variant of it is that much slower.
+// base is as for Weights. A learner that does not support it replaces none.
 func Replaced(l Learner, arms []tcp.CC, base, to int, b *Belief, now int64) uint8 {
 	if r, ok := l.(interface {
 		replaced(arms []tcp.CC, base, to int, b *Belief, now int64) uint8
@@ -22,13 +22,13 @@ func Replaced(l Learner, arms []tcp.CC, base, to int, b *Belief, now int64) uint
 
 // certain is how many standard deviations the difference of two values must be from 0 for
 // running connections to be switched.
-const certain = 2
+const certain = 2.5
 
 func (t thompson) replaced(arms []tcp.CC, base, to int, b *Belief, now int64) (mask uint8) {
 	var buf [stackArms]candidate
 	cs := candidates(buf[:0], arms, b)
 	t.priors(cs, nil, t.opt.Spread, now)
-	t.posteriors(cs, b, base >= 0, now)
+	t.posteriors(cs, b, false, now) // a long connection gets the mean, whatever the slowest short ones get
 	t.prices(cs, max(0, base))
 	better := &cs[to]
 	if better.trials() < settled {
@@ -39,28 +39,30 @@ func (t thompson) replaced(arms []tcp.CC, base, to int, b *Belief, now int64) (m
 		return gap > t.opt.HarmGap && gap > certain*math.Hypot(better.post.sd, c.post.sd)
 	}
 	for i := range cs {
-		c, fails := &cs[i], false
-		switch {
-		case i == to, c.arm == nil:
-		case c.trials() >= tried:
-			fails = worse(c)
-		default:
-			fails = c.value() < better.value() && relativeFails(cs, c, worse)
+		c := &cs[i]
+		if i == to || c.arm == nil || related(c, better) {
+			continue
 		}
-		if fails {
+		shown := c.trials() >= tried && worse(c)
+		if shown || c.trials() < settled && c.value() < better.value() && relativeFails(cs, c, worse) {
 			mask |= 1 << i
 		}
 	}
 	return mask
 }
 
-// relativeFails reports whether a variant of c, or the arm of which c is a variant, was tried and is worse. After a change of the path new connections may get a variant of the default before the default itself.
+// relativeFails reports whether a variant of c, or the arm of which c is a variant, was tried and is worse. After a change
+// of the path new connections may get a variant of the default before the default itself.
 func relativeFails(cs []candidate, c *candidate, worse func(*candidate) bool) bool {
 	for i := range cs {
 		r := &cs[i]
-		if (r.VariantOf == c.CC || c.VariantOf == r.CC) && r.trials() >= tried && worse(r) {
+		if related(c, r) && r.trials() >= tried && worse(r) {
 			return true
 		}
 	}
 	return false
 }
+
+// related reports whether one of two arms is a variant of the other. They differ in how they begin, which does not matter to
+// running connections.
+func related(a, b *candidate) bool { return a.VariantOf == b.CC || b.VariantOf == a.CC }
