@@ -31,7 +31,7 @@ baseline: cubic
 primary: rpc10k/fct_p99
 metrics: [rpc10k/fct_p50, rpc10k/retrans, rpc1m/retrans, rpc1m/goodput, rpc10k/goodput]
 repeat: 3
-warmup: 2
+warmup: 5
 `
 
 // TestMeasureIncast measures the documented claim: at most half the p99 of 10 KB RPCs up to X = 8, with hardly
