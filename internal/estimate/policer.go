@@ -292,9 +292,9 @@ func (p *Policer) settle(at int64) {
 func (p *Policer) tooFast(s *tcp.Sample, at int64) {
 	share := float64(p.PacedLost) / float64(p.PacedSent)
 	suspected := p.State == PolicerSuspected
-	queued := suspected && stretch(s) > queueless // a link, in front of which packets above the rate wait
-	below := p.Clean != 0 && p.Pace > p.Clean     // the limit is below the present rate
-	vain := suspected && !below && share > lessPart*p.Free.Loss()
+	queued := suspected && stretch(s) > queueless                 // a link, in front of which packets above the rate wait
+	below := p.Clean != 0 && p.Pace > p.Clean                     // the limit is below the present rate
+	vain := suspected && !below && share > lessPart*p.Free.Loss() // pacing does not help
 	switch {
 	case (queued || vain) && !p.Doubted:
 		p.Doubted = true

@@ -73,34 +73,28 @@ func TestMeasureRunningConnectionIsSwitched(t *testing.T) {
 		done := make(chan struct{})
 		begin := func(s load.BulkSpec) (port string) {
 			t.Helper()
-			before := w.running(t, r)
 			s.To, s.Duration, s.Abort = at(r.Addr4), known+30*time.Second, true
-			ctx, end := context.WithCancel(ctx)
-			wg.Go(func() { w.client.Bulk(ctx, s) }) // until it is cancelled
-			defer func() {
-				if keepsArm(w.cookie(t, port)) {
-					end()
-					port = ""
-				}
-			}()
-			eventually(t, 5*time.Second, "a long connection", func() error {
-				for p := range w.running(t, r) {
-					if _, old := before[p]; !old {
-						port = p
-						return nil
+			for {
+				before := w.running(t, r)
+				ctx, end := context.WithCancel(ctx)
+				t.Cleanup(end)
+				wg.Go(func() { w.client.Bulk(ctx, s) }) // until it is cancelled
+				eventually(t, 5*time.Second, "a long connection", func() error {
+					for p := range w.running(t, r) {
+						if _, old := before[p]; !old {
+							port = p
+							return nil
+						}
 					}
+					return errors.New("it is not there")
+				})
+				if !keepsArm(w.cookie(t, port)) {
+					return port
 				}
-				return errors.New("it is not there")
-			})
-			return port
-		}
-		begun := func(s load.BulkSpec) (port string) {
-			for port == "" {
-				port = begin(s)
+				end()
 			}
-			return port
 		}
-		long, chosen := begun(load.BulkSpec{}), begun(load.BulkSpec{CC: "cubic", Limit: 500e3})
+		long, chosen := begin(load.BulkSpec{}), begin(load.BulkSpec{CC: "cubic", Limit: 500e3})
 		wg.Go(func() { // the other traffic
 			for {
 				select {
