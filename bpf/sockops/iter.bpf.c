@@ -10,8 +10,9 @@
  * Settings of live connections follow their path: the adapted values of RTO_MIN, DELACK_MAX and the clamp of
  * the congestion window, and the marks of ACKs (ack_marks.bpf.h).
  *
- * Linux 6.12 omits the connections of the first bucket of its hash table (one of thousands) in a namespace without
- * a listening socket: tcp_seek_last_pos, which then decrements an offset of 0.
+ * Linux 6.12 omits the connections of one bucket of its hash table (one of thousands) if it is the namespace's first with
+ * any, and its number is one above that of the last bucket of listening sockets, or 0 without those:
+ * tcp_seek_last_pos, which goes on from the listening sockets with an offset that it has decremented below 0.
  */
 #include "classify.bpf.h"
 #include "report.bpf.h"
