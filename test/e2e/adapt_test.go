@@ -211,10 +211,15 @@ func TestMeasureHalvedBottleneck(t *testing.T) {
 			rate  uint64
 			size  uint32
 			later int
-		}{{500e6, 1e6, 100}, {100e6, 1e6, 100}, {100e6, 100e3, 250}} {
-			rate, name := c.rate, fmt.Sprintf("%d Mbit/s, %d kB", c.rate/1e6, c.size/1000)
+			most  int // the bound of the window; 0: the usual one
+		}{{500e6, 1e6, 100, 0}, {500e6, 1e6, 100, 256}, {100e6, 1e6, 100, 0}, {100e6, 100e3, 250, 0}} {
+			rate, name, rules := c.rate, fmt.Sprintf("%d Mbit/s, %d kB", c.rate/1e6, c.size/1000), windowRules
+			if c.most != 0 {
+				name += fmt.Sprintf(", at most %d packets", c.most)
+				rules = strings.Replace(rules, "[init_cwnd]", fmt.Sprintf("[init_cwnd], adapt_bounds: {init_cwnd: %d}", c.most), 1)
+			}
 			t.Run(name, func(t *testing.T) {
-				s, _ := newServed(t, windowRules, link.Spec{Rate: rate, Queue: link.Queue{Bytes: rate / 8 / 20}})
+				s, _ := newServed(t, rules, link.Spec{Rate: rate, Queue: link.Queue{Bytes: rate / 8 / 20}})
 				s.objects(t, 60, c.size, 5)
 				begin := time.Now().Add(-5 * time.Second)
 				raised, sent, lost := firstWindows(s.begun(t, begin, 1))
