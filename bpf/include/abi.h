@@ -463,8 +463,7 @@ struct sock_option {		/* how a field is set; index is the field */
 	__u16 level;		/* SOL_* */
 	__u16 name;
 	__u8 valid;		/* 0: the field is not a socket option */
-	__u8 established;	/* set it only after the handshake */
-	__u16 pad;
+	__u8 pad[3];
 };
 
 /* ---- probe ------------------------------------------------------------- */

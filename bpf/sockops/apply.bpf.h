@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /* Sets a policy's fields and congestion control on a socket.
  *
- * Needs the map set_failures and the array options of the including object.
+ * Needs the map set_failures and the constants options, options_before and options_after of the including object.
  */
 #ifndef TCPILOT_APPLY_BPF_H
 #define TCPILOT_APPLY_BPF_H
@@ -23,13 +23,14 @@ static __always_inline void count_failure(__u32 which)
 __noinline int apply_fields(struct bpf_sock_ops *skops, const struct path_policy *p, __u64 set,
 			    bool established)
 {
+	set &= established ? options_after : options_before;
 	if (!p)
 		return 0;
-	for (int f = 0; f < NUM_FIELDS; f++) {
+	for (int f = 0; f < NUM_FIELDS && set >> f; f++) {
 		const volatile struct sock_option *o = &options[f];
 		__u32 value;	/* every option that programs may set is a C int */
 
-		if (!(set & (1ULL << f)) || !o->valid || !!o->established != established)
+		if (!(set & (1ULL << f)))
 			continue;
 		if ((o->level == SOL_IP && skops->family != AF_INET) ||
 		    (o->level == SOL_IPV6 && skops->family != AF_INET6))

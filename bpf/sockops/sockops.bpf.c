@@ -12,6 +12,10 @@
 /* How each field is set. */
 const volatile struct sock_option options[NUM_FIELDS];
 
+/* Fields that are socket options: those that are set before the handshake, and those that are set after it. */
+const volatile __u64 options_before;
+const volatile __u64 options_after;
+
 /* ---- maps of this object alone: user space writes ------------------------ */
 
 /* What each network namespace owns (fields and YIELD_CC), by its cookie. Read only if

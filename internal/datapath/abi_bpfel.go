@@ -387,12 +387,11 @@ const (
 )
 
 type abiSockOption struct {
-	_           structs.HostLayout
-	Level       uint16
-	Name        uint16
-	Valid       uint8
-	Established uint8
-	Pad         uint16
+	_     structs.HostLayout
+	Level uint16
+	Name  uint16
+	Valid uint8
+	Pad   [3]uint8
 }
 
 type abiTimeoutAnswer struct {

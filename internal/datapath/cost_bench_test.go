@@ -80,33 +80,49 @@ var (
 	allFollowed = class.Table{Classes: []class.Class{{ID: 1, FollowAll: true}}}
 )
 
-// BenchmarkRootPeerOption measures what the peer option costs a connection, both ends, as BenchmarkRootCostPieces does.
-func BenchmarkRootPeerOption(b *testing.B) {
+// BenchmarkRootAdaptedCost measures what adapted fields cost a connection, both ends, as BenchmarkRootCostPieces does:
+// the difference from a connection that gets nothing, but is followed.
+//
+//	go test ./internal/datapath -run '^$' -bench AdaptedCost -benchtime 20x
+func BenchmarkRootAdaptedCost(b *testing.B) {
 	r := newRig(b)
 	stats, err := ebpf.EnableStats(unix.BPF_STATS_RUN_TIME)
 	must(b, err)
 	defer stats.Close()
 	const block = 500
-	cost := map[string][]float64{}
+	synTimeouts := func(p *path.Policy) {
+		p.Params.Set(tcp.SynRTO, 250)
+		p.Params.Set(tcp.SynAckRTO, 250)
+		p.Adapted = 1<<tcp.SynRTO | 1<<tcp.SynAckRTO
+	}
+	setups := []struct {
+		name     string
+		requests uint64
+		policy   func(*path.Policy)
+	}{
+		{"nothing", 0, nil},
+		{"syn-timeouts", 1<<tcp.SynRTO | 1<<tcp.SynAckRTO, synTimeouts},
+		{"rto-min", 0, rtoMin(50_000)},
+		{"peer-option", 1 << tcp.PeerOption, peerOption(10_000)},
+	}
+	cost := make([][]float64, len(setups))
+	r.rules(b, allFollowed)
 	for b.Loop() {
-		for name, change := range map[string]func(*path.Policy){"rto-min-us/conn": rtoMin(50_000), "peer-option-us/conn": peerOption(10_000), "neither-us/conn": nil} {
-			r.policy(b, change)
-			fields := uint64(0)
-			if name == "peer-option-us/conn" {
-				fields = 1 << tcp.PeerOption
-			}
-			must(b, r.SetSettings(Settings{Fields: fields, ReportRate: 1}))
+		for i, s := range setups {
+			r.policy(b, s.policy)
+			must(b, r.SetSettings(Settings{Fields: s.requests, ReportRate: 1}))
 			l := listen(b, r.ns, "127.0.0.1:0", nil)
 			go acceptAll(l)
 			r.connections(b, l.Addr().String(), 40)
 			before := runtimeOf(b, r)
 			r.connections(b, l.Addr().String(), block)
-			cost[name] = append(cost[name], float64(runtimeOf(b, r)-before)/block/1000)
+			cost[i] = append(cost[i], float64(runtimeOf(b, r)-before)/block)
 			must(b, l.Close())
 		}
 	}
-	for name, all := range cost {
-		b.ReportMetric(medianFloat(all), name)
+	b.ReportMetric(0, "ns/op")
+	for i, s := range setups {
+		b.ReportMetric(medianFloat(cost[i])-medianFloat(cost[0]), "ns/conn-"+s.name)
 	}
 }
 

@@ -156,11 +156,16 @@ func sockopsSpec() (*ebpf.CollectionSpec, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read embedded object sockops: %w", err)
 	}
-	if err := spec.Variables[sockopsVarOptions].Set(optionTable()); err != nil {
-		return nil, fmt.Errorf("set option table: %w", err)
-	}
-	if err := spec.Variables[sockopsVarJiffyUs].Set(jiffyMicros()); err != nil {
-		return nil, fmt.Errorf("set jiffy: %w", err)
+	before, after := optionMasks()
+	for name, value := range map[string]any{
+		sockopsVarOptions:       optionTable(),
+		sockopsVarOptionsBefore: before,
+		sockopsVarOptionsAfter:  after,
+		sockopsVarJiffyUs:       jiffyMicros(),
+	} {
+		if err := spec.Variables[name].Set(value); err != nil {
+			return nil, fmt.Errorf("set constant %s: %w", name, err)
+		}
 	}
 	cpus, err := ebpf.PossibleCPU()
 	if err != nil {

@@ -116,7 +116,11 @@ func TestEveryFieldIsSetOneWay(t *testing.T) {
 			t.Errorf("%s is probed with %d, out of range", f, v)
 		}
 		row := optionTable()[f]
-		if row.Valid != b2i(option) || row.Established != b2i(tcp.Fields[f].When == tcp.AtEstablished) || row.Name != o.Name || row.Level != o.Level {
+		before, after := optionMasks()
+		if atEnd := tcp.Fields[f].When == tcp.AtEstablished; before>>f&1 != uint64(b2i(option && !atEnd)) || after>>f&1 != uint64(b2i(atEnd)) {
+			t.Errorf("%s: in masks %b, %b", f, before>>f&1, after>>f&1)
+		}
+		if row.Valid != b2i(option) || row.Name != o.Name || row.Level != o.Level {
 			t.Errorf("%s: row %+v", f, row)
 		}
 		// Programs pass a C int.

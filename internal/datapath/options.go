@@ -52,12 +52,21 @@ var requestOps = map[tcp.Field]uint32{
 func optionTable() (t [tcp.NumFields]abiSockOption) {
 	for f, o := range options {
 		o.Valid = 1
-		if tcp.Fields[f].When == tcp.AtEstablished {
-			o.Established = 1
-		}
 		t[f] = o
 	}
 	return t
+}
+
+// optionMasks are the fields that are set before the handshake, and after it (bit 1<<f per field f).
+func optionMasks() (before, after uint64) {
+	for f := range options {
+		if tcp.Fields[f].When == tcp.AtEstablished {
+			after |= 1 << f
+		} else {
+			before |= 1 << f
+		}
+	}
+	return before, after
 }
 
 // requestMask has a bit for every sock_ops op that answers a field of mask

@@ -51,6 +51,8 @@ const (
 	sockopsProgTcpilotSpare   = "tcpilot_spare"
 	sockopsVarJiffyUs         = "jiffy_us"
 	sockopsVarOptions         = "options"
+	sockopsVarOptionsAfter    = "options_after"
+	sockopsVarOptionsBefore   = "options_before"
 )
 
 // loadSockops returns the embedded CollectionSpec for sockops.
@@ -140,8 +142,10 @@ type sockopsMapSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type sockopsVariableSpecs struct {
-	JiffyUs *ebpf.VariableSpec `ebpf:"jiffy_us"`
-	Options *ebpf.VariableSpec `ebpf:"options"`
+	JiffyUs       *ebpf.VariableSpec `ebpf:"jiffy_us"`
+	Options       *ebpf.VariableSpec `ebpf:"options"`
+	OptionsAfter  *ebpf.VariableSpec `ebpf:"options_after"`
+	OptionsBefore *ebpf.VariableSpec `ebpf:"options_before"`
 }
 
 // sockopsObjects contains all objects after they have been loaded into the kernel.
@@ -231,8 +235,10 @@ func (m *sockopsMaps) Close() error {
 //
 // It can be passed to loadSockopsObjects or ebpf.CollectionSpec.LoadAndAssign.
 type sockopsVariables struct {
-	JiffyUs *ebpf.Variable `ebpf:"jiffy_us"`
-	Options *ebpf.Variable `ebpf:"options"`
+	JiffyUs       *ebpf.Variable `ebpf:"jiffy_us"`
+	Options       *ebpf.Variable `ebpf:"options"`
+	OptionsAfter  *ebpf.Variable `ebpf:"options_after"`
+	OptionsBefore *ebpf.Variable `ebpf:"options_before"`
 }
 
 // sockopsPrograms contains all programs after they have been loaded into the kernel.

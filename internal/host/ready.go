@@ -120,7 +120,7 @@ func cards(dir string) (list []Ready) {
 			continue
 		}
 		mtu, _ := strconv.Atoi(strings.TrimSpace(string(text)))
-		r := Ready{What: name + ": payload of a page in each packet", Ready: mtu >= pageMTU, Why: fmt.Sprintf("MTU %d, at least %d is needed; so are a card that splits headers off (ethtool -g: TCP data split) and max_seg: 4108", mtu, pageMTU)}
+		r := Ready{What: name + ": payload of a page in each packet", Ready: mtu >= pageMTU, Why: fmt.Sprintf("MTU %d, at least %d is needed; so are a card that splits headers off (ethtool -g: TCP data split) and max_seg: 4108B", mtu, pageMTU)}
 		gro := Ready{What: name + ": GRO"}
 		if on, err := groEnabled(name); err != nil {
 			gro.Why = err.Error()
