@@ -95,6 +95,7 @@ func TestEncodePolicy(t *testing.T) {
 
 func TestEveryFieldIsSetOneWay(t *testing.T) {
 	names := map[abiSockOption]tcp.Field{}
+	before, after := optionMasks()
 	for f := range tcp.NumFields {
 		o, option := options[f]
 		op, request := requestOps[f]
@@ -116,7 +117,6 @@ func TestEveryFieldIsSetOneWay(t *testing.T) {
 			t.Errorf("%s is probed with %d, out of range", f, v)
 		}
 		row := optionTable()[f]
-		before, after := optionMasks()
 		if atEnd := tcp.Fields[f].When == tcp.AtEstablished; before>>f&1 != uint64(b2i(option && !atEnd)) || after>>f&1 != uint64(b2i(atEnd)) {
 			t.Errorf("%s: in masks %b, %b", f, before>>f&1, after>>f&1)
 		}
