@@ -33,6 +33,7 @@ const struct {
 	enum cc_flags cc_flags;
 	enum closed_bits closed;
 	enum class_flags class_flags;
+	enum policy_flags policy_flags;
 	enum counter counter;
 	enum event event;
 	enum probe_hook hook;

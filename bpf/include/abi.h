@@ -7,8 +7,10 @@
 #ifndef TCPILOT_ABI_H
 #define TCPILOT_ABI_H
 
+#include "limit.h"
+
 enum abi_limits {
-	ABI_VERSION = 16,	/* in the name of the directory with the pins */
+	ABI_VERSION = 17,	/* in the name of the directory with the pins */
 	NUM_FIELDS = 34,	/* tcp.NumFields */
 	MAX_ARMS = 8,		/* path.MaxArms */
 	MAX_CC = 32,		/* congestion controls known at one time */
@@ -96,7 +98,7 @@ enum class_flags {
 	CLASS_NAMED = 1 << 2,	/* the rule names a network namespace or a cgroup */
 	CLASS_TIMEOUTS = 1 << 3, /* timeouts of its connections are answered: timeout_answers */
 	CLASS_PEER_ANY = 1 << 4, /* the rule names remote addresses: the peer option is sent to all of them */
-	CLASS_FOLLOW_ALL = 1 << 5, /* all connections of the rule are followed (follow.bpf.h) */
+	CLASS_FOLLOW_ALL = 1 << 5, /* all connections of the rule are followed, whatever their policy says (follow.bpf.h) */
 	CLASS_SWITCH = 1 << 6,	/* running connections of the rule may get another congestion control (switch.bpf.h) */
 };
 
@@ -128,6 +130,12 @@ enum {
 	PATH_SCOPED = 1 << 25,
 };
 
+enum policy_flags {
+	/* On a busy host, most of its connections are not followed (follow.bpf.h): they get the default congestion control,
+	 * and no field but adapted timeouts of the handshake, which need no state. */
+	POLICY_UNFOLLOWED = 1 << 0,
+};
+
 struct path_policy {		/* what most connections need first, in one cache line */
 	__u64 expires_ns;	/* CLOCK_MONOTONIC; ignored from then on */
 	__u64 set;		/* bit per field of value[] to set */
@@ -140,7 +148,8 @@ struct path_policy {		/* what most connections need first, in one cache line */
 	 * FIELD_MAX_PACING_RATE also if it may be computed: then losses are watched (pacing.bpf.h). */
 	__u32 adapted;
 	__u32 window;		/* packets in flight that the path has shown to hold: with FIELD_INIT_CWND in adapted */
-	__u32 num_arms;
+	__u16 num_arms;
+	__u16 flags;		/* enum policy_flags */
 	__u8 arm[MAX_ARMS];	/* index into runtime_config.cc, or ARM_DEFAULT */
 	__u32 weight[MAX_ARMS];	/* cumulative, in 1/65536 */
 	__u64 value[NUM_FIELDS];
@@ -160,45 +169,7 @@ struct flow_count {
 	__u32 least_clamp;	/* by user space: packets; the least share of a connection */
 };
 
-/* ---- rate limits --------------------------------------------------------- */
-
-/* A rate limit of connections together. User space replaces it whenever it has divided it
- * among them, with a new epoch. */
-struct limit {
-	__u64 rate;		/* bytes per second, of all of them; 0: only each is limited */
-	__u64 connection;	/* bytes per second, of each; 0: no bound */
-	__u32 base;		/* connections, in 1/256: among how many a connection that begins now shares it */
-	__u32 fresh;		/* by programs: connections that have begun, or have become active, in this epoch */
-	__u32 epoch;		/* not 0 */
-	__u32 pad;
-};
-
-/* A connection under limits: socket storage, written by programs. */
-struct limited {
-	__u64 rule;		/* key of limits, of its rule; 0: none */
-	__u64 path;		/* key of limits, of its path or network namespace; 0: none */
-	__u64 own;		/* bytes per second; limit that the application or a rule set; ~0: none */
-	__u64 given;		/* bytes per second; limit that tcpilot set on the socket; ~0: none; 0: it is new */
-	__u64 since_ns;		/* CLOCK_MONOTONIC; since when given has this value */
-	__u64 sent;		/* bytes sent before it came under the limit */
-	__u32 share;		/* bytes per second, by user space; 0: none */
-	__u32 epoch;		/* limit.epoch for which share was read */
-	__u32 fresh;		/* 1: counted in limit.fresh of that epoch */
-	__u32 pad;
-};
-
-/* A connection under limits, as user space reads it. */
-struct limit_member {
-	__u64 cookie;
-	__u64 rule;
-	__u64 path;
-	__u64 own;
-	__u64 given;
-	__u64 since_ns;
-	__u64 sent;		/* bytes, retransmissions included, since it came under the limit */
-	__u32 unsent;		/* bytes that wait to be sent */
-	__u32 state;		/* TCP state (include/net/tcp_states.h) */
-};
+/* ---- fields ---------------------------------------------------------------- */
 
 /* Fields that are answers to request ops (tcp.Field); the others are options. */
 enum request_field {
@@ -232,13 +203,14 @@ enum {
 /* ---- runtime configuration ----------------------------------------------- */
 
 #define YIELD_CC (1ULL << 63)
+#define REQUEST_SYNACK (1U << 31)	/* TIMEOUT_INIT is answered for SYN-ACKs as well */
 
 struct runtime_config {		/* what each connection needs first, in one cache line */
 	__u64 lease_ns;		/* CLOCK_MONOTONIC; programs do nothing after it */
 	__u64 yield;		/* fields (and YIELD_CC) that some network namespace owns: see netns_yields */
 	__u64 wall_offset_ns;	/* CLOCK_REALTIME less CLOCK_MONOTONIC */
 	__u32 bank;		/* rule table in force */
-	__u32 requests;		/* bit per BPF_SOCK_OPS op that some policy answers */
+	__u32 requests;		/* bit per BPF_SOCK_OPS op that some policy answers, and REQUEST_SYNACK */
 	__u32 limits;		/* not 0: some connections may be in the map limited */
 	__u32 report_rate;	/* approximate number of ends reported a second, at most; 0: all */
 	__u64 draw_key[2];	/* key of the draw of each incoming connection; of this host */
@@ -330,7 +302,7 @@ enum sample_flags {		/* tcp.Flags */
 	F_ESTABLISHED = 1 << 11,
 	F_FIELDS = 1 << 12,	/* the policy sets fields, not only the arm */
 	F_WATCH_RETRANS = 1 << 13, /* a rule counts its retransmissions */
-	F_SYN_HALVED = 3 << 14,	/* a number of two bits: how often the timeout of the SYN was halved */
+	F_SYN_RAISED = 1 << 14,	/* its SYN is retransmitted more often, and earlier */
 	F_MASK = (1 << 11) - 1,
 	/* in samples only */
 	F_RCVBUF_MAX = 1 << 11,	/* its receive buffer has grown to the maximum of tcp_rmem */
@@ -492,8 +464,6 @@ _Static_assert(sizeof(struct counters) % 64 == 0 && sizeof(struct track) == 64, 
 _Static_assert(sizeof(struct path_policy) == 104 + 8 * NUM_FIELDS, "abi");
 _Static_assert(sizeof(struct runtime_config) == 96 + (MAX_CC + MAX_INHERITED) * CC_NAME, "abi");
 _Static_assert(sizeof(struct flow_count) == 32 && sizeof(struct timeout_answer) == 24, "abi");
-_Static_assert(sizeof(struct limit) == 32 && sizeof(struct limited) == 64, "abi");
-_Static_assert(sizeof(struct limit_member) == 64, "abi");
 _Static_assert(sizeof(struct conn_sample) == 312 && sizeof(struct sock_option) == 8, "abi");
 
 #endif

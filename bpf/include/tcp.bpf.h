@@ -71,6 +71,7 @@ struct sock_common {
 	__u16 skc_num;
 	unsigned short skc_family;
 	volatile unsigned char skc_state;
+	unsigned int skc_hash;	/* of addresses and ports, with a secret key */
 	possible_net_t skc_net;
 	struct in6_addr skc_v6_daddr;
 	struct in6_addr skc_v6_rcv_saddr;
@@ -173,6 +174,7 @@ struct inet_connection_sock {
 	__u8 icsk_ca_state : 5, icsk_ca_initialized : 1, icsk_ca_setsockopt : 1,
 		icsk_ca_dst_locked : 1;
 	__u8 icsk_syn_retries;	/* set by TCP_SYNCNT; 0: the sysctl applies */
+	__u8 icsk_backoff;	/* how often icsk_rto was doubled */
 	__u8 icsk_retransmits;	/* retransmission timeouts without an answer */
 	__u8 icsk_probes_out;	/* keepalive or zero-window probes without an answer */
 	struct {

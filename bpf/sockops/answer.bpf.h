@@ -3,22 +3,23 @@
 #ifndef TCPILOT_ANSWER_BPF_H
 #define TCPILOT_ANSWER_BPF_H
 
-#include "remember.bpf.h"
+#include "report.bpf.h"
 #include "syn.bpf.h"
 
-/* Answers with a timeout, rounded up to the jiffies that the kernel expects (tcp_timeout_init). */
-static __always_inline void reply_timeout(struct bpf_sock_ops *skops, __u64 ms)
+/* Answers with a timeout, in the jiffies that the kernel expects (tcp_timeout_init). */
+static __always_inline void reply_timeout(struct bpf_sock_ops *skops, __u32 ms)
 {
-	skops->reply = (ms * 1000 + jiffy_us - 1) / jiffy_us;
+	skops->reply = ms_to_jiffies(ms);
 }
 
-/* Answers for a connection whose SYN timeout was adapted, without another look-up of its policy.
+/* Answers for a connection whose SYN timeout was adapted, without a look-up of its policy.
  * Returns the timeout in milliseconds; 0: it was not adapted.
  *
  * A global function, so that it is verified once and not at every call. */
 __noinline int syn_timeout_answered(struct bpf_sock_ops *skops)
 {
-	__u32 given = syn_timeout_given(recall(skops, skops_tcp(skops)));
+	struct tcp_sock *tp = skops_tcp(skops);
+	__u32 given = tp ? syn_timeout_taken(tp) : 0;
 
 	if (given && (__s32)skops->reply <= 0) {
 		reply_timeout(skops, given);

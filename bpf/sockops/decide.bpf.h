@@ -36,12 +36,12 @@ static __always_inline bool slice_is_hold_out(const struct conn_ctx *ctx, struct
 }
 
 /* Whether the connection is a hold-out by itself; number is for conn_draw. If policies
- * answer requests, the draw of an incoming connection is one that the request socket has, too. */
+ * answer requests for incoming connections, the draw of one of those is one that the request socket has, too. */
 static __always_inline bool conn_is_hold_out(const struct conn_ctx *ctx, const struct conn *c, __u64 number)
 {
 	__u32 share = ctx->policy->hold_out;
 
-	return share && (c->outgoing || likely(!ctx->cfg->requests) ?
+	return share && (c->outgoing || likely(!(ctx->cfg->requests & ~(1U << BPF_SOCK_OPS_TIMEOUT_INIT))) ?
 				 conn_draw(number, ctx->cfg->draw_key[0]) >> 48 :
 				 incoming_draw(c, ctx->cfg->draw_key)) < share;
 }

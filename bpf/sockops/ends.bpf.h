@@ -179,8 +179,13 @@ int tcpilot_error(__u64 *ctx)
 	if (!err)
 		return 0;
 	tp = bpf_skc_to_tcp_sock(sk);
-	if (!tp || !known_find(&k, sk))
+	if (!tp)
 		return 0;
+	if (!known_find(&k, sk)) {
+		if (!tp->srtt_us)
+			note_syn_retries(sk, tp, NULL);
+		return 0;
+	}
 	if (!(k.track->flags & F_ESTABLISHED)) {
 		note_syn_retries(sk, tp, k.track);
 		connection_over(&k, sk, 0);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* On a busy host, most of the connections that get nothing are not followed: there is no state of them, and
- * nothing happens at their end. The share that is followed is the one that is reported (thinning.bpf.h), and
+/* On a busy host, most of the connections that get nothing, or only timeouts of the handshake, are not followed: there is
+ * no state of them, and nothing happens at their end. The share that is followed is the one that is reported (thinning.bpf.h), and
  * each stands for as many others.
  */
 #ifndef TCPILOT_FOLLOW_BPF_H
@@ -10,23 +10,13 @@
 #include "report.bpf.h"
 #include "thinning.bpf.h"
 
-/* Whether all connections of the policy get the default now. While other arms are drawn as well, all
- * connections are followed: the arms could not be compared if another share of the long-lived ones were
- * sampled of each. The weight of a single arm is not read: it is in the next cache line. */
-static __always_inline bool only_default(const struct path_policy *p)
+/* Whether a connection that begins needs no state: as long as it lives, it stays as it would be without tcpilot, hold-out or
+ * not, but for timeouts of its handshake (syn.bpf.h), and nothing is counted for it either, except that it is one. While
+ * other arms than the default are drawn as well, all connections are followed: the arms could not be compared if another
+ * share of the long-lived ones were sampled of each. */
+static __always_inline bool needs_no_state(const struct conn_ctx *ctx)
 {
-	if (!p->num_arms)
-		return true;
-	return p->arm[0] == ARM_DEFAULT && (likely(p->num_arms == 1) || p->weight[0] >= 1 << 16);
-}
-
-/* Whether a connection that begins stays as it would be without tcpilot as long as it lives, hold-out or not. Nothing
- * is counted for it either, except that it is one. */
-static __always_inline bool gets_nothing(const struct conn_ctx *ctx)
-{
-	const struct path_policy *p = ctx->policy;
-
-	if (p && (p->set || p->adapted || p->flow || !only_default(p)))
+	if (ctx->policy && !(ctx->policy->flags & POLICY_UNFOLLOWED))
 		return false;
 	return !(ctx->cls->flags & CLASS_FOLLOW_ALL) && !ctx->cfg->limits;
 }
@@ -35,7 +25,7 @@ static __always_inline bool gets_nothing(const struct conn_ctx *ctx)
 static __always_inline bool follows(const struct conn_ctx *ctx, __u64 number, __u32 *stands_for)
 {
 	*stands_for = 0;
-	if (unlikely(!gets_nothing(ctx)))
+	if (unlikely(!needs_no_state(ctx)))
 		return true;
 	thin_count(ctx->counters, ctx->now, ctx->cfg->report_rate);
 	*stands_for = thin_draw(conn_draw(number, ctx->cfg->draw_key[1]), ctx->cfg->report_rate);

@@ -163,6 +163,15 @@ static __noinline void apply_established(struct bpf_sock_ops *skops,
 #define ANSWER_FIELDS (1ULL << FIELD_SYN_RTO | 1ULL << FIELD_SYNACK_RTO | 1ULL << FIELD_INIT_RWND | \
 		       1ULL << FIELD_ECN | 1ULL << FIELD_BASE_RTT)
 
+/* Whether an outgoing connection that begins gets an adapted timeout of its SYN, unless it is a hold-out. */
+static __always_inline bool shortens_syn_timeout(const struct conn_ctx *ctx)
+{
+	const struct path_policy *p = ctx->policy;
+
+	return p && (p->set & ~ctx->yield & p->adapted & (1ULL << FIELD_SYN_RTO)) && ctx->now < p->expires_ns &&
+	       (ctx->cfg->requests & OP(TIMEOUT_INIT));
+}
+
 /* Sets the fields of the policy when a connection begins: of an outgoing one, those that affect
  * the handshake. Not inlined: most connections have none. */
 static __noinline void apply_begin(struct bpf_sock_ops *skops, const struct conn_ctx *ctx,
@@ -171,8 +180,7 @@ static __noinline void apply_begin(struct bpf_sock_ops *skops, const struct conn
 	__u64 set = ctx->policy->set & ~ctx->yield;
 	__u32 rto_min;
 
-	if (outgoing && (set & ctx->policy->adapted & (1ULL << FIELD_SYN_RTO)) &&
-	    (ctx->cfg->requests & OP(TIMEOUT_INIT)))
+	if (outgoing && shortens_syn_timeout(ctx))
 		t->flags |= halve_syn_timeout(skops, ctx->tp, ctx->policy->value[FIELD_SYN_RTO]);
 	if (outgoing && (set & ctx->policy->adapted & (1ULL << FIELD_INIT_RWND)))
 		raise_init_rwnd(skops, ctx->tp, ctx->policy->value[FIELD_INIT_RWND]);
@@ -206,8 +214,14 @@ static __always_inline void on_begin(struct bpf_sock_ops *skops, const struct co
 	struct track t;
 	__u32 stands_for;
 
-	if (!ctx->tp || !follows(ctx, number, &stands_for))
+	if (!ctx->tp)
 		return;
+	if (!follows(ctx, number, &stands_for)) {
+		if (unlikely(outgoing && shortens_syn_timeout(ctx)) && !conn_is_hold_out(ctx, c, number) &&
+		    !slice_is_hold_out(ctx, slice_of(ctx, c)))
+			halve_syn_timeout(skops, ctx->tp, ctx->policy->value[FIELD_SYN_RTO]);
+		return;
+	}
 	t = (struct track){ .arm = NO_ARM, .start_ns = ctx->now, .class = ctx->cls->id, .stands_for = stands_for };
 	t.flags = outgoing ? F_OUTGOING : F_ESTABLISHED;
 	decide(ctx, &t, c, number);
@@ -383,7 +397,8 @@ int tcpilot_sockops(struct bpf_sock_ops *skops)
 		on_event(skops);
 		return 1;
 	}
-	if (op == BPF_SOCK_OPS_TIMEOUT_INIT && skops->is_fullsock && syn_timeout_answered(skops))
+	if (op == BPF_SOCK_OPS_TIMEOUT_INIT &&
+	    (skops->is_fullsock ? syn_timeout_answered(skops) : !(ctx.cfg->requests & REQUEST_SYNACK)))
 		return 1;
 	if (unlikely(op == BPF_SOCK_OPS_RTT_CB)) {
 		limit_rtt(skops);

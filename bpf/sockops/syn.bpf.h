@@ -6,6 +6,10 @@
  * that the timeout was halved. The kernel keeps that number (icsk_syn_retries) when the socket
  * begins another connection; the map raised_retries of the including object remembers that tcpilot set
  * it.
+ *
+ * The connection needs no state for that. The kernel asks for the timeout right after the hook of the
+ * connect (tcp_connect, tcp_connect_init), for which syn_marks holds the answer. When it asks again (retransmits_timed_out), it
+ * wants to know for how long that number of retransmissions takes at most; without an answer it computes that with a second.
  */
 #ifndef TCPILOT_SYN_BPF_H
 #define TCPILOT_SYN_BPF_H
@@ -14,9 +18,18 @@
 
 enum {
 	SYN_TIMEOUT_MS = 1000,	/* TCP_TIMEOUT_INIT */
-	SYN_HALVED_SHIFT = __builtin_ctz(F_SYN_HALVED),
-	SYN_HALVED_MAX = F_SYN_HALVED >> SYN_HALVED_SHIFT,
+	SYN_HALVED_MAX = 3,
+	SYN_MARKS = 256,
 };
+
+/* How often the timeout of a SYN was halved that is about to be sent (SYN_HALVED_MAX), and the rest of the hash of its
+ * addresses and ports, which also is the index. A mark that is overwritten leaves one connection the kernel's timeout. */
+static __u32 syn_marks[SYN_MARKS];
+
+static __always_inline __u32 *syn_mark(__u32 hash)
+{
+	return &syn_marks[hash / (SYN_HALVED_MAX + 1) % SYN_MARKS];
+}
 
 /* The number of SYN retransmissions that sockets of the namespace have by default. */
 static __always_inline __u8 usual_syn_retries(struct tcp_sock *tp)
@@ -29,15 +42,15 @@ static __always_inline bool set_syn_retries(struct bpf_sock_ops *skops, int retr
 	return !bpf_setsockopt(skops, SOL_TCP, TCP_SYNCNT, &retries, sizeof(retries));
 }
 
-/* Adds retransmissions for a timeout. Returns the flags to remember; 0 if the timeout stays
- * the kernel's, because the application has chosen the number of retransmissions, or the
- * connection belongs to MPTCP, which counts retransmissions to detect middleboxes. */
+/* A connection begins: adds retransmissions for a timeout, and marks it. Returns the flags to remember. The timeout stays the
+ * kernel's if the application has chosen the number of retransmissions, or if the connection belongs to MPTCP,
+ * which counts retransmissions to detect middleboxes. */
 static __always_inline __u16 halve_syn_timeout(struct bpf_sock_ops *skops, struct tcp_sock *tp,
 					       __u32 timeout_ms)
 {
-	__u8 usual = usual_syn_retries(tp);
+	__u32 hash = tcp_sk_sock(tp)->__sk_common.skc_hash, halved = 0;
 	__u8 chosen = tp->inet_conn.icsk_syn_retries;
-	__u16 halved = 0;
+	__u8 usual = usual_syn_retries(tp);
 
 	if ((chosen && chosen != usual) || tcp_is_mptcp(tp))
 		return 0;
@@ -45,25 +58,43 @@ static __always_inline __u16 halve_syn_timeout(struct bpf_sock_ops *skops, struc
 		halved++;
 	if (!halved || !set_syn_retries(skops, usual + halved))
 		return 0;
-	return halved << SYN_HALVED_SHIFT;
+	*syn_mark(hash) = (hash & ~SYN_HALVED_MAX) | halved;
+	return F_SYN_RAISED;
 }
 
-/* The timeout that a connection was given, in milliseconds; 0: the kernel's. The kernel asks
- * again at each timeout, when the policy may have changed. */
-static __always_inline __u32 syn_timeout_given(const struct track *t)
+/* The timeout of the SYN that is about to be sent, in milliseconds; 0: the kernel's. */
+static __always_inline __u32 syn_timeout_taken(struct tcp_sock *tp)
 {
-	__u16 halved = t ? t->flags >> SYN_HALVED_SHIFT : 0;
+	__u32 hash = tcp_sk_sock(tp)->__sk_common.skc_hash, *mark = syn_mark(hash);
+	__u32 halved = *mark & SYN_HALVED_MAX;
 
-	return halved ? SYN_TIMEOUT_MS >> halved : 0;
+	if (!halved || ((*mark ^ hash) & ~SYN_HALVED_MAX))
+		return 0;
+	*mark = 0;
+	return SYN_TIMEOUT_MS >> halved;
 }
 
-/* A connect failed: its socket may begin another one. */
-static __always_inline void note_syn_retries(struct sock *sk, struct tcp_sock *tp,
-					     const struct track *t)
+static __always_inline __u32 ms_to_jiffies(__u32 ms)
+{
+	return (ms * 1000 + jiffy_us - 1) / jiffy_us;
+}
+
+/* Whether a socket without state, whose connect failed, has as many retransmissions and as short a timeout as
+ * halve_syn_timeout gives. After tcp_disconnect (connect to AF_UNSPEC) it has the kernel's timeout, and is not recognised. */
+static __always_inline bool syn_looks_raised(struct tcp_sock *tp)
+{
+	__u32 halved = tp->inet_conn.icsk_syn_retries - usual_syn_retries(tp);
+
+	return halved - 1 < SYN_HALVED_MAX &&
+	       tp->inet_conn.icsk_rto >> (tp->inet_conn.icsk_backoff & 31) <= ms_to_jiffies(SYN_TIMEOUT_MS >> halved);
+}
+
+/* A connect failed: its socket may begin another one. t is NULL if it has no state. */
+static __always_inline void note_syn_retries(struct sock *sk, struct tcp_sock *tp, const struct track *t)
 {
 	__u8 *raised;
 
-	if (!syn_timeout_given(t))
+	if (t ? !(t->flags & F_SYN_RAISED) : !syn_looks_raised(tp))
 		return;
 	raised = bpf_sk_storage_get(&raised_retries, sk, 0, BPF_SK_STORAGE_GET_F_CREATE);
 	if (raised)

@@ -70,9 +70,6 @@ type Class struct {
 	// PeerAny: the peer option is sent to all remote addresses, not only to near ones (peer_near in
 	// bpf/sockops/peer.bpf.h).
 	PeerAny bool
-	// FollowAll: the rule changes running connections, so that none is left without state
-	// (bpf/sockops/follow.bpf.h).
-	FollowAll bool
 	// Switch: running connections may get another congestion control (path.Policy.SwitchFrom).
 	Switch bool
 	// OwnScope: each network namespace learns separately.

@@ -16,7 +16,7 @@ import (
 type abiAbiLimits uint32
 
 const (
-	abiAbiLimitsABI_VERSION      abiAbiLimits = 16
+	abiAbiLimitsABI_VERSION      abiAbiLimits = 17
 	abiAbiLimitsNUM_FIELDS       abiAbiLimits = 34
 	abiAbiLimitsMAX_ARMS         abiAbiLimits = 8
 	abiAbiLimitsMAX_CC           abiAbiLimits = 32
@@ -271,7 +271,8 @@ type abiPathPolicy struct {
 	HoldOut         uint32
 	Adapted         uint32
 	Window          uint32
-	NumArms         uint32
+	NumArms         uint16
+	Flags           uint16
 	Arm             [8]uint8
 	Weight          [8]uint32
 	Value           [34]uint64
@@ -279,6 +280,12 @@ type abiPathPolicy struct {
 	SwitchFrom      uint32
 	SwitchTo        uint32
 }
+
+type abiPolicyFlags uint32
+
+const (
+	abiPolicyFlagsPOLICY_UNFOLLOWED abiPolicyFlags = 1
+)
 
 type abiProbeHook uint32
 
@@ -376,7 +383,7 @@ const (
 	abiSampleFlagsF_ESTABLISHED    abiSampleFlags = 2048
 	abiSampleFlagsF_FIELDS         abiSampleFlags = 4096
 	abiSampleFlagsF_WATCH_RETRANS  abiSampleFlags = 8192
-	abiSampleFlagsF_SYN_HALVED     abiSampleFlags = 49152
+	abiSampleFlagsF_SYN_RAISED     abiSampleFlags = 16384
 	abiSampleFlagsF_MASK           abiSampleFlags = 2047
 	abiSampleFlagsF_RCVBUF_MAX     abiSampleFlags = 2048
 	abiSampleFlagsF_SNDBUF_MAX     abiSampleFlags = 4096

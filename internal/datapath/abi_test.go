@@ -90,7 +90,6 @@ func TestABIFlags(t *testing.T) {
 		abiClassFlagsCLASS_PEER_ANY:                               {PeerAny: true},
 		abiClassFlagsCLASS_OWN_SCOPE:                              {OwnScope: true},
 		abiClassFlagsCLASS_NAMED:                                  {Named: true},
-		abiClassFlagsCLASS_FOLLOW_ALL:                             {FollowAll: true},
 		abiClassFlagsCLASS_SWITCH | abiClassFlagsCLASS_FOLLOW_ALL: {Switch: true},
 	} {
 		if got := classEntry(want).Flags; got != uint32(c) {

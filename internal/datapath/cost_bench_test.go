@@ -42,9 +42,9 @@ func BenchmarkRootCostPieces(b *testing.B) {
 		{"classify", time.Minute, class.Table{Classes: []class.Class{{ID: 1, Leave: true}}}, func() {}, 1},
 		{"followed-or-not", time.Minute, oneClass, func() {}, 1},
 		{"policy-look-up", time.Minute, oneClass, func() { r.rows(b, time.Now().Add(time.Hour), sliced(theDefault(1<<16))) }, 1},
-		{"draws-and-state", time.Minute, allFollowed, func() { r.rows(b, time.Now().Add(time.Hour), sliced(theDefault(1<<16))) }, 1},
-		{"setsockopt", time.Minute, allFollowed, func() { r.rows(b, time.Now().Add(time.Hour), sliced(arm("reno", 1<<16))) }, 1},
-		{"report", time.Minute, allFollowed, func() { r.rows(b, time.Now().Add(time.Hour), sliced(arm("reno", 1<<16))) }, 0},
+		{"draws-and-state", time.Minute, oneClass, func() { r.rows(b, time.Now().Add(time.Hour), followAll(sliced(theDefault(1<<16)))) }, 1},
+		{"setsockopt", time.Minute, oneClass, func() { r.rows(b, time.Now().Add(time.Hour), sliced(arm("reno", 1<<16))) }, 1},
+		{"report", time.Minute, oneClass, func() { r.rows(b, time.Now().Add(time.Hour), sliced(arm("reno", 1<<16))) }, 0},
 	}
 	const block = 500
 	cost := make([][]float64, len(setups))
@@ -75,13 +75,10 @@ func BenchmarkRootCostPieces(b *testing.B) {
 	}
 }
 
-var (
-	oneClass    = class.Table{Classes: []class.Class{{ID: 1}}}
-	allFollowed = class.Table{Classes: []class.Class{{ID: 1, FollowAll: true}}}
-)
+var oneClass = class.Table{Classes: []class.Class{{ID: 1}}}
 
 // BenchmarkRootAdaptedCost measures what adapted fields cost a connection, both ends, as BenchmarkRootCostPieces does:
-// the difference from a connection that gets nothing, but is followed.
+// the difference from a connection that gets nothing. The setup `followed` gets nothing either, but has state.
 //
 //	go test ./internal/datapath -run '^$' -bench AdaptedCost -benchtime 20x
 func BenchmarkRootAdaptedCost(b *testing.B) {
@@ -90,23 +87,30 @@ func BenchmarkRootAdaptedCost(b *testing.B) {
 	must(b, err)
 	defer stats.Close()
 	const block = 500
-	synTimeouts := func(p *path.Policy) {
-		p.Params.Set(tcp.SynRTO, 250)
-		p.Params.Set(tcp.SynAckRTO, 250)
-		p.Adapted = 1<<tcp.SynRTO | 1<<tcp.SynAckRTO
+	def := arms(theDefault(1 << 16))
+	adapted := func(fields ...tcp.Field) func(*path.Policy) {
+		return func(p *path.Policy) {
+			def(p)
+			for _, f := range fields {
+				p.Params.Set(f, 250)
+				p.Adapted |= 1 << f
+			}
+		}
 	}
 	setups := []struct {
 		name     string
 		requests uint64
 		policy   func(*path.Policy)
 	}{
-		{"nothing", 0, nil},
-		{"syn-timeouts", 1<<tcp.SynRTO | 1<<tcp.SynAckRTO, synTimeouts},
+		{"nothing", 0, def},
+		{"followed", 0, followAll(def)},
+		{"syn-timeout", 1 << tcp.SynRTO, adapted(tcp.SynRTO)},
+		{"syn-timeouts", 1<<tcp.SynRTO | 1<<tcp.SynAckRTO, adapted(tcp.SynRTO, tcp.SynAckRTO)},
 		{"rto-min", 0, rtoMin(50_000)},
 		{"peer-option", 1 << tcp.PeerOption, peerOption(10_000)},
 	}
 	cost := make([][]float64, len(setups))
-	r.rules(b, allFollowed)
+	r.rules(b, oneClass)
 	for b.Loop() {
 		for i, s := range setups {
 			r.policy(b, s.policy)

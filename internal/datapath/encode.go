@@ -63,7 +63,7 @@ func encodePolicy(e *path.Entry, ccs *ccTable, monoOffset int64) (abiPathPolicy,
 		Set:       e.Policy.Params.Mask(),
 		Id:        e.ID,
 		HoldOut:   e.Policy.HoldOut,
-		NumArms:   uint32(e.Policy.NumArms),
+		NumArms:   uint16(e.Policy.NumArms),
 
 		SliceShift:    uint32(e.Policy.Slice),
 		HoldOutSlices: e.Policy.HoldSlices,
@@ -74,6 +74,9 @@ func encodePolicy(e *path.Entry, ccs *ccTable, monoOffset int64) (abiPathPolicy,
 	}
 	if e.Policy.WatchLosses {
 		p.Adapted |= 1 << tcp.MaxPacingRate
+	}
+	if unfollowed(&e.Policy) {
+		p.Flags |= uint16(abiPolicyFlagsPOLICY_UNFOLLOWED)
 	}
 	for f := range tcp.NumFields {
 		p.Value[f], _ = e.Policy.Params.Get(f)
@@ -102,6 +105,22 @@ func encodePolicy(e *path.Entry, ccs *ccTable, monoOffset int64) (abiPathPolicy,
 		return p, fmt.Errorf("encode policy %d of %s: weights sum to %d, want 65536", e.ID, e.Key, sum)
 	}
 	return p, nil
+}
+
+// unfollowed reports whether the connections of a policy need no state: they get the default congestion control, and nothing
+// else but adapted timeouts of the handshake.
+func unfollowed(p *path.Policy) bool {
+	const handshake = 1<<tcp.SynRTO | 1<<tcp.SynAckRTO
+	fields := p.Params.Mask()
+	switch {
+	case p.FollowAll || p.CountFlows || p.WatchLosses, p.Defaults != 0:
+		return false
+	case fields&^handshake != 0 || p.Adapted != fields:
+		return false
+	case p.NumArms > 1:
+		return p.Arms[0].Default && p.Arms[0].Weight == 1<<16
+	}
+	return p.NumArms == 0 || p.Arms[0].Default
 }
 
 // minTimeout is the kernel's shortest timeout, in microseconds: TCP_TIMEOUT_MIN, two

@@ -80,7 +80,7 @@ func TestEncodePolicy(t *testing.T) {
 		}
 	}
 	none := path.Entry{Key: path.Root(1, 0), ID: 9, Expires: 1}
-	if got, err := encodePolicy(&none, &ccs, 0); err != nil || got != (abiPathPolicy{ExpiresNs: 1, Id: 9}) {
+	if got, err := encodePolicy(&none, &ccs, 0); err != nil || got != (abiPathPolicy{ExpiresNs: 1, Id: 9, Flags: uint16(abiPolicyFlagsPOLICY_UNFOLLOWED)}) {
 		t.Errorf("a policy that sets nothing: %+v, %v", got, err)
 	}
 	short := path.Entry{Key: path.Root(1, 0), ID: 10}
@@ -140,11 +140,46 @@ func b2i(b bool) uint8 {
 	return 0
 }
 
+func TestUnfollowed(t *testing.T) {
+	def := func(weight uint32) path.Arm { return path.Arm{CC: cc("cubic"), Weight: weight, Default: true} }
+	adapted := func(f ...tcp.Field) (p path.Policy) {
+		for _, f := range f {
+			p.Params.Set(f, 250)
+			p.Adapted |= 1 << f
+		}
+		return p
+	}
+	fixed := adapted(tcp.SynRTO)
+	fixed.Adapted = 0
+	both := adapted(tcp.SynRTO, tcp.SynAckRTO)
+	arms(def(1 << 16))(&both)
+	for name, c := range map[string]struct {
+		p    path.Policy
+		want bool
+	}{
+		"nothing":                       {path.Policy{}, true},
+		"the default":                   {path.Policy{NumArms: 1, Arms: [path.MaxArms]path.Arm{def(1 << 16)}}, true},
+		"the default, others not drawn": {path.Policy{NumArms: 2, Arms: [path.MaxArms]path.Arm{def(1 << 16), arm("bbr", 0)}}, true},
+		"others are drawn":              {path.Policy{NumArms: 2, Arms: [path.MaxArms]path.Arm{def(1<<16 - 1), arm("bbr", 1)}}, false},
+		"another":                       {path.Policy{NumArms: 1, Arms: [path.MaxArms]path.Arm{arm("bbr", 1<<16)}}, false},
+		"both timeouts, adapted":        {both, true},
+		"a timeout that a rule sets":    {fixed, false},
+		"RTO_MIN":                       {adapted(tcp.SynRTO, tcp.RTOMin), false},
+		"may get something later":       {path.Policy{FollowAll: true}, false},
+		"counted":                       {path.Policy{CountFlows: true}, false},
+		"losses are watched":            {path.Policy{WatchLosses: true}, false},
+	} {
+		if got := unfollowed(&c.p); got != c.want {
+			t.Errorf("%s: %v", name, got)
+		}
+	}
+}
+
 func TestRequestMask(t *testing.T) {
 	for _, c := range []struct{ mask, ops uint64 }{
-		{0, 0}, {1 << tcp.InitCwnd, 0}, {1 << tcp.SynRTO, 1 << 1}, {1 << tcp.SynAckRTO, 1 << 1},
+		{0, 0}, {1 << tcp.InitCwnd, 0}, {1 << tcp.SynRTO, 1 << 1}, {1 << tcp.SynAckRTO, 1<<1 | 1<<31},
 		{1 << tcp.InitRwnd, 1 << 2}, {1 << tcp.ECN, 1 << 6}, {1 << tcp.BaseRTT, 1 << 7},
-		{1<<tcp.NumFields - 1, 1<<1 | 1<<2 | 1<<6 | 1<<7 | 1<<11}, {1 << 63, 0},
+		{1<<tcp.NumFields - 1, 1<<1 | 1<<2 | 1<<6 | 1<<7 | 1<<11 | 1<<31}, {1 << 63, 0},
 	} {
 		if got := requestMask(c.mask); uint64(got) != c.ops {
 			t.Errorf("fields %b need ops %b, got %b", c.mask, c.ops, got)

@@ -6,9 +6,12 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/tcpilot/tcpilot/internal/class"
 	"github.com/tcpilot/tcpilot/internal/path"
 	"github.com/tcpilot/tcpilot/internal/tcp"
+	"github.com/tcpilot/tcpilot/internal/testenv"
 )
 
 // sumOf adds up how many connections samples stand for, and the variance of that sum.
@@ -91,7 +94,7 @@ func TestRootFollowed(t *testing.T) {
 		"hold-outs of a field": {class.Class{}, func(p *path.Policy) { p.HoldOut = 1 << 16; p.Params.Set(tcp.SynRTO, 500) }},
 		"counted":              {class.Class{}, func(p *path.Policy) { def(p); p.CountFlows = true }},
 		"losses are watched":   {class.Class{}, func(p *path.Policy) { def(p); p.WatchLosses = true }},
-		"may change later":     {class.Class{FollowAll: true}, def},
+		"may change later":     {class.Class{}, followAll(def)},
 		"watched":              {class.Class{Watch: class.WatchRTO, WatchShare: 1}, def},
 		"timeouts answered":    {class.Class{Timeouts: class.Timeouts{CC: [16]byte{'r', 'e', 'n', 'o'}, After: 3, Share: 1}}, def},
 	} {
@@ -190,5 +193,85 @@ func TestRootLongLivedNotFollowed(t *testing.T) {
 	}
 	if len(followed)+len(adopted) != 2*n {
 		t.Errorf("%d followed, %d adopted under new rules, want %d together", len(followed), len(adopted), 2*n)
+	}
+}
+
+// TestRootSynRTONotFollowed: a connection without state gets the adapted timeout of its SYN, unless it is a hold-out. If
+// its connect fails, the next one of the socket begins with the usual number of retransmissions.
+func TestRootSynRTONotFollowed(t *testing.T) {
+	const usual = 6 // net.ipv4.tcp_syn_retries
+	r := newRig(t)
+	near, far := testenv.Veth(t, r.ns, testenv.NetNS(t))
+	vanish(t, near, far)
+	adapted := func(p *path.Policy) {
+		arms(theDefault(1 << 16))(p)
+		p.Params.Set(tcp.SynRTO, 125)
+		p.Adapted = 1 << tcp.SynRTO
+	}
+	heldOut := func(p *path.Policy) { adapted(p); p.HoldOut = 1 << 16 }
+	heldOutSlice := func(p *path.Policy) { adapted(p); p.Slice, p.HoldSlices = 30, 1<<16 }
+	connect := func(fd int, to unix.SockaddrInet4) (retries int, timeout time.Duration, err error) {
+		r.ns.Do(t, func() { err = unix.Connect(fd, &to) })
+		retries, e := unix.GetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_SYNCNT)
+		must(t, e)
+		info, e := unix.GetsockoptTCPInfo(fd, unix.IPPROTO_TCP, unix.TCP_INFO)
+		must(t, e)
+		return retries, time.Duration(info.Rto) * time.Microsecond, err
+	}
+	nobody := unix.SockaddrInet4{Port: 80, Addr: far.V4.As4()}
+	refused := unix.SockaddrInet4{Port: 1, Addr: [4]byte{127, 0, 0, 1}}
+	for _, c := range []struct {
+		name        string
+		policy      func(*path.Policy)
+		wantRetries int
+		wantTimeout time.Duration
+	}{
+		{"adapted", adapted, usual + 3, 125 * time.Millisecond},
+		{"hold-out", heldOut, usual, time.Second},
+		{"hold-out slice", heldOutSlice, usual, time.Second},
+	} {
+		var fds [2]int
+		open := func() (followed bool) {
+			r.policy(t, c.policy)
+			must(t, r.SetSettings(Settings{ReportRate: 1, Fields: 1 << tcp.SynRTO}))
+			r.churnAll(t, 1000)
+			before, err := r.Counters()
+			must(t, err)
+			r.ns.Do(t, func() {
+				for i := range fds {
+					fds[i], err = unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+					must(t, err)
+				}
+			})
+			retries, timeout, err := connect(fds[0], nobody)
+			if err != unix.EINPROGRESS || retries != c.wantRetries || timeout < c.wantTimeout || timeout > c.wantTimeout+20*time.Millisecond {
+				t.Errorf("%s: %d retransmissions, timeout %v (%v); want %d, %v", c.name, retries, timeout, err, c.wantRetries, c.wantTimeout)
+			}
+			if _, _, err = connect(fds[1], refused); err != unix.EINPROGRESS && err != unix.ECONNREFUSED {
+				t.Errorf("%s: connect to a closed port: %v", c.name, err)
+			}
+			after, err := r.Counters()
+			must(t, err)
+			return after.NotFollowed != before.NotFollowed+2
+		}
+		for try := 1; open(); try++ { // each connection has its own small chance to be followed
+			if try == 5 {
+				t.Fatalf("%s: connections are followed", c.name)
+			}
+			for _, fd := range fds {
+				must(t, unix.Close(fd))
+			}
+		}
+		r.policy(t, nil)
+		retries, timeout, err := connect(fds[1], nobody)
+		if err == unix.ECONNREFUSED { // of the first one
+			retries, timeout, err = connect(fds[1], nobody)
+		}
+		if err != unix.EINPROGRESS || retries != usual || timeout < time.Second {
+			t.Errorf("%s: a second connect: %d retransmissions, timeout %v, %v; want %d, 1s", c.name, retries, timeout, err, usual)
+		}
+		for _, fd := range fds {
+			must(t, unix.Close(fd))
+		}
 	}
 }

@@ -69,13 +69,18 @@ func optionMasks() (before, after uint64) {
 	return before, after
 }
 
+const requestSynAck = 1 << 31 // REQUEST_SYNACK of bpf/include/abi.h
+
 // requestMask has a bit for every sock_ops op that answers a field of mask
-// (bit 1<<f per field f).
+// (bit 1<<f per field f), and another one if SYN-ACKs are answered.
 func requestMask(mask uint64) (ops uint32) {
 	for f, op := range requestOps {
 		if mask&(1<<f) != 0 {
 			ops |= 1 << op
 		}
+	}
+	if mask&(1<<tcp.SynAckRTO) != 0 {
+		ops |= requestSynAck
 	}
 	return ops
 }

@@ -50,6 +50,9 @@ func (d *Datapath) WritePolicies(entries []path.Entry) error {
 	}
 	for i := range entries {
 		d.flows.clamp(values[i].Flow, &entries[i].Policy)
+		if entries[i].Adopt {
+			d.adoption.wanted.Add(1)
+		}
 	}
 	return nil
 }

@@ -150,6 +150,14 @@ func arms(a ...path.Arm) func(*path.Policy) {
 	return func(p *path.Policy) { p.NumArms = uint8(copy(p.Arms[:], a)) }
 }
 
+// followAll is the policy whose connections all have state.
+func followAll(of func(*path.Policy)) func(*path.Policy) {
+	return func(p *path.Policy) {
+		of(p)
+		p.FollowAll = true
+	}
+}
+
 func arm(name string, weight uint32) path.Arm { return path.Arm{CC: cc(name), Weight: weight} }
 
 func cc(name string) tcp.CC {

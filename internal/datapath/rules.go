@@ -173,7 +173,7 @@ func classEntry(c class.Class) abiClassEntry {
 	if c.Switch {
 		e.Flags |= uint32(abiClassFlagsCLASS_SWITCH)
 	}
-	if c.FollowAll || c.Switch || c.Timeouts != (class.Timeouts{}) || c.Watch != 0 || c.Limit != 0 {
+	if c.Switch || c.Timeouts != (class.Timeouts{}) || c.Watch != 0 || c.Limit != 0 {
 		e.Flags |= uint32(abiClassFlagsCLASS_FOLLOW_ALL)
 	}
 	if c.OwnScope {

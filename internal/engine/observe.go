@@ -95,8 +95,8 @@ func (e *Engine) find(rs *ruleState, s *tcp.Sample) position {
 }
 
 // updateMetrics records what every sample contains, whether it has an outcome or not. It creates the
-// path if values can be adapted to it and the sample shows what it carries: connections that only
-// receive, or that the application limits, have no outcome.
+// path if values can be adapted to it and the sample shows what they follow from: connections that only
+// receive, that are small, or that the application limits, have no outcome.
 func (e *Engine) updateMetrics(rs *ruleState, at *position, s *tcp.Sample) {
 	if at.path == nil {
 		if len(rs.rule.Adapt) == 0 || e.rollouts.observe || !showsPath(rs, s) {
@@ -128,7 +128,12 @@ func (e *Engine) ofHost(host *node, s *tcp.Sample) *tcp.Sample {
 
 // showsPath reports whether a sample shows something that the rule adapts values to.
 func showsPath(rs *ruleState, s *tcp.Sample) bool {
-	return estimate.ShowsCapacity(s) || estimate.ShowsTimeouts(s) && (rs.rule.Adapts(tcp.RTOMin) || rs.rule.Adapts(tcp.PeerOption)) ||
+	timeout := tcp.SynAckRTO
+	if s.Has(tcp.FlagOutgoing) {
+		timeout = tcp.SynRTO
+	}
+	return estimate.ShowsCapacity(s) || s.SRTT != 0 && rs.rule.Adapts(timeout) ||
+		estimate.ShowsTimeouts(s) && (rs.rule.Adapts(tcp.RTOMin) || rs.rule.Adapts(tcp.PeerOption)) ||
 		s.Has(tcp.FlagPeerSent) && rs.rule.Adapts(tcp.PeerOption) ||
 		estimate.ShowsWaits(s) && rs.rule.Adapts(tcp.DelackMax)
 }

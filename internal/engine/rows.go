@@ -28,6 +28,7 @@ type written struct {
 	adapted policy.Adapted
 	// switchFrom and switchTo are the policy's.
 	switchFrom, switchTo uint8
+	followAll            bool // path.Policy's
 	// windowExpires is the policy's: a later one alone is written if policy.WindowRenewed.
 	windowExpires int64
 }
@@ -89,7 +90,7 @@ func (r *rows) fresh(n *node, now int64) bool {
 // the stamp of its fixed fields (ruleState.paramsOf).
 func (r *rows) written(params uint32, p *path.Policy) written {
 	w := written{holdOut: p.HoldOut, slices: p.HoldSlices, slice: p.Slice, params: params, adapted: policy.AdaptedIn(p), windowExpires: p.WindowExpires,
-		switchFrom: p.SwitchFrom, switchTo: p.SwitchTo}
+		switchFrom: p.SwitchFrom, switchTo: p.SwitchTo, followAll: p.FollowAll}
 	set := armSet{num: p.NumArms}
 	for i := range p.NumArms {
 		set.cc[i], set.isDefault[i], w.weights[i] = p.Arms[i].CC, p.Arms[i].Default, p.Arms[i].Weight
@@ -110,7 +111,7 @@ func (r *rows) written(params uint32, p *path.Policy) written {
 // too small to be written.
 func (w *written) same(o *written) bool {
 	if w.arms != o.arms || w.holdOut != o.holdOut || w.slice != o.slice || w.params != o.params || w.adapted != o.adapted ||
-		w.switchFrom != o.switchFrom || w.switchTo != o.switchTo || policy.WindowRenewed(o.windowExpires, w.windowExpires) {
+		w.switchFrom != o.switchFrom || w.switchTo != o.switchTo || w.followAll != o.followAll || policy.WindowRenewed(o.windowExpires, w.windowExpires) {
 		return false
 	}
 	// The hold-out share of a new path falls with each outcome: a change by an eighth or

@@ -157,8 +157,9 @@ func (e *Engine) decide(n *node, now int64) (en path.Entry, write bool) {
 	if n.isRoot() && len(n.rule.rule.Adapt) > 0 {
 		n.rule.copiesDue = true
 	}
+	adopt := n.id != 0 && w.followAll && !n.policy.followAll
 	e.rows.put(n, w, now)
-	return path.Entry{Key: n.key.path(), ID: n.id, Expires: n.expires, Rule: n.rule.rule.Name, Policy: d.Policy}, true
+	return path.Entry{Key: n.key.path(), ID: n.id, Expires: n.expires, Rule: n.rule.rule.Name, Policy: d.Policy, Adopt: adopt}, true
 }
 
 // leftToParent reports whether n has no row of its own, because nothing is known of it, and

@@ -29,6 +29,9 @@ type Policy struct {
 	// SwitchFrom has the bit 1<<i for each of Arms whose running connections are switched to
 	// Arms[SwitchTo], which is not the default.
 	SwitchFrom, SwitchTo uint8
+	// FollowAll: no connection is left without state, because the path may give running ones something later. Its
+	// connections are followed as well if they get anything but the default, and adapted timeouts of the handshake.
+	FollowAll bool
 	// CountFlows: the established connections of the path are counted.
 	CountFlows bool
 	// LeastClamp is the least share of a connection, packets, if cwnd_clamp is adapted: the
@@ -62,4 +65,5 @@ type Entry struct {
 	Expires int64  // Unix nanoseconds; afterwards the kernel ignores the entry
 	Rule    string // name of the rule, which identifies the class over restarts
 	Policy  Policy
+	Adopt   bool // connections of the path that run without state are to be followed from now on
 }

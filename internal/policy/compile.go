@@ -92,7 +92,6 @@ func classOf(r *Rule, id uint32) class.Class {
 	if !r.Leave {
 		c.Named = r.Match.Named()
 		c.PeerAny = len(r.Match.Remote) != 0
-		c.FollowAll = len(r.Adapt) != 0
 		c.Switch = r.Learn != nil && r.Learn.SwitchRunning
 		c.OwnScope = r.Learn != nil && r.Learn.OwnScope
 		c.Watch, c.WatchShare = r.Watch.Events, shareOf(r.Watch.Share)

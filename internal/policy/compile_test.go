@@ -122,23 +122,6 @@ func TestCompileClassesAndWaiting(t *testing.T) {
 	}
 }
 
-func TestCompileFollowsAllThatMayChange(t *testing.T) {
-	for _, c := range []struct {
-		name string
-		rule Rule
-		want bool
-	}{
-		{"learns", Rule{Learn: &Learn{}}, false},
-		{"fixed", Rule{Set: params(tcp.InitCwnd, 40)}, false},
-		{"adapts", Rule{Learn: &Learn{}, Adapt: []tcp.Field{tcp.RTOMin}}, true},
-		{"leaves", Rule{Leave: true, Adapt: []tcp.Field{tcp.RTOMin}}, false},
-	} {
-		if got := classOf(&c.rule, 1).FollowAll; got != c.want {
-			t.Errorf("%s: %v, want %v", c.name, got, c.want)
-		}
-	}
-}
-
 func TestCompileRefusesWhatDoesNotFit(t *testing.T) {
 	var wide []Rule
 	for n := range class.MaxSamePrefix + 1 {

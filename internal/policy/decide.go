@@ -84,9 +84,7 @@ func Decide(in *Input) Decision {
 		d.Reason = LeftAlone
 		return d
 	}
-	named := func(f tcp.Field) bool { return slices.Contains(in.Rule.Adapt, f) }
-	d.Policy.CountFlows = !in.Root && (named(tcp.MaxPacingRate) || named(tcp.InitCwnd) || in.Rule.Adapts(tcp.CwndClamp))
-	d.Policy.WatchLosses = in.Rule.Adapts(tcp.MaxPacingRate)
+	in.follow(&d.Policy)
 	if in.LeftToDefault {
 		d.Reason = WorseThanDefault
 		return d
@@ -107,6 +105,18 @@ func Decide(in *Input) Decision {
 	}
 	in.holdOut(&d.Policy)
 	return d
+}
+
+// follow says which of the path's connections are followed and counted, and whether their losses are watched. None is left
+// out if running ones may be given something, or if their number decides what new ones get.
+func (in *Input) follow(p *path.Policy) {
+	named := func(fields ...tcp.Field) bool {
+		return slices.ContainsFunc(fields, func(f tcp.Field) bool { return slices.Contains(in.Rule.Adapt, f) })
+	}
+	windows := named(tcp.MaxPacingRate, tcp.InitCwnd) && (in.Root || !knownShort(in.Metrics, in.Now))
+	p.WatchLosses = windows && in.Rule.Adapts(tcp.MaxPacingRate)
+	p.CountFlows = !in.Root && (windows || in.Rule.Adapts(tcp.CwndClamp))
+	p.FollowAll = windows || named(tcp.RTOMin, tcp.DelackMax, tcp.CwndClamp, tcp.PeerOption)
 }
 
 const (

@@ -61,6 +61,13 @@ func shortPath(m *estimate.Path) bool {
 	return time.Duration(m.MinRTT.Least())*time.Microsecond < leastWindowRTT
 }
 
+// knownShort reports whether the round trips of a path are so much shorter than leastWindowRTT that its windows and its
+// pacing rate stay the kernel's.
+func knownShort(m *estimate.Path, now int64) bool {
+	return m != nil && m.RTTs >= metricsSamples && recent(m.RTTAt, now, metricsAge) && m.MinRTT.Least() != 0 &&
+		time.Duration(m.MinRTT.Least())*time.Microsecond < leastWindowRTT/2
+}
+
 // filled reports whether connections fill the path. was is the window in use; 0: none.
 func filled(m *estimate.Path, was uint32) bool {
 	most := filledRTT

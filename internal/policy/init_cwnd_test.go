@@ -62,9 +62,6 @@ func TestAdaptInitialWindow(t *testing.T) {
 			if got := AdaptedIn(&d.Policy); got != c.want {
 				t.Errorf("got %+v, want %+v", got, c.want)
 			}
-			if !d.Policy.CountFlows {
-				t.Error("the path's connections are not counted")
-			}
 			if want := adaptNow - int64(time.Second) + int64(windowAge); c.want.Window != 0 && d.Policy.WindowExpires != want {
 				t.Errorf("expires at %d, want %d", d.Policy.WindowExpires, want)
 			}

@@ -1,0 +1,50 @@
+package policy
+
+import (
+	"testing"
+	"time"
+
+	"github.com/tcpilot/tcpilot/internal/estimate"
+	"github.com/tcpilot/tcpilot/internal/path"
+	"github.com/tcpilot/tcpilot/internal/tcp"
+)
+
+// Connections are followed and counted as long as their path may give something to running ones. Windows
+// and pacing rates are not adapted on short paths.
+func TestFollow(t *testing.T) {
+	rtt := func(least uint64, samples uint32, at int64) *estimate.Path {
+		m := measured(float32(least)/1000, 0)
+		m.RTTs, m.RTTAt = samples, at
+		m.MinRTT.Min(adaptNow, least, time.Minute)
+		return m
+	}
+	short := rtt(100, 20, adaptNow)
+	all := path.Policy{FollowAll: true, CountFlows: true, WatchLosses: true}
+	counted := path.Policy{FollowAll: true, CountFlows: true}
+	for _, c := range []struct {
+		name    string
+		adapt   []tcp.Field
+		metrics *estimate.Path
+		root    bool
+		want    path.Policy
+	}{
+		{"nothing is adapted", nil, rtt(5000, 20, adaptNow), false, path.Policy{}},
+		{"timeouts", []tcp.Field{tcp.SynRTO, tcp.SynAckRTO}, rtt(5000, 20, adaptNow), false, path.Policy{}},
+		{"windows", []tcp.Field{tcp.InitCwnd}, rtt(5000, 20, adaptNow), false, counted},
+		{"a pacing rate", []tcp.Field{tcp.MaxPacingRate}, rtt(5000, 20, adaptNow), false, all},
+		{"windows, a path of half a millisecond", []tcp.Field{tcp.InitCwnd}, rtt(500, 20, adaptNow), false, counted},
+		{"windows, a short path", []tcp.Field{tcp.InitCwnd, tcp.MaxPacingRate}, short, false, path.Policy{}},
+		{"windows, one that is hardly known", []tcp.Field{tcp.InitCwnd}, rtt(100, 9, adaptNow), false, counted},
+		{"windows, one of long ago", []tcp.Field{tcp.InitCwnd}, rtt(100, 20, adaptNow-int64(metricsAge)-1), false, counted},
+		{"windows, one of which nothing is known", []tcp.Field{tcp.InitCwnd}, nil, false, counted},
+		{"windows, unknown paths", []tcp.Field{tcp.InitCwnd}, short, true, path.Policy{FollowAll: true}},
+		{"RTO_MIN, a short path", []tcp.Field{tcp.RTOMin}, short, false, path.Policy{FollowAll: true}},
+		{"a clamp, a short path", []tcp.Field{tcp.CwndClamp}, short, false, counted},
+	} {
+		in := Input{Rule: &Rule{Learn: &Learn{}, Adapt: c.adapt}, Arms: ccs("cubic"), Learner: &fixedLearner{}, Metrics: c.metrics, Root: c.root, Now: adaptNow}
+		p := Decide(&in).Policy
+		if got := (path.Policy{FollowAll: p.FollowAll, CountFlows: p.CountFlows, WatchLosses: p.WatchLosses}); got != c.want {
+			t.Errorf("%s: %+v", c.name, got)
+		}
+	}
+}
