@@ -25,6 +25,33 @@ func TestAdaptAuto(t *testing.T) {
 	}
 }
 
+// A rule that learns adapts what can apply to its connections, and what it does not set, unless it says off.
+func TestAdaptByDefault(t *testing.T) {
+	rule := func(more string) string { return "builtin_rules: false\nrules:\n- {name: a, " + more + "}\n" }
+	for more, want := range map[string][]tcp.Field{
+		"learn: {}":                                           policy.AdaptedByDefault,
+		"learn: {}, adapt: default":                           policy.AdaptedByDefault,
+		"learn: {}, adapt: off":                               nil,
+		"learn: {}, adapt: [synack_rto]":                      {tcp.SynAckRTO},
+		"learn: {}, match: {direction: incoming}":             {tcp.InitCwnd, tcp.InitRwnd},
+		"learn: {}, set: {init_cwnd: 20, syn_count: 3}":       {tcp.InitRwnd},
+		"set: {init_cwnd: 20}":                                nil,
+		"leave: true":                                         nil,
+		"learn: {}, adapt_bounds: {init_cwnd: 32}":            policy.AdaptedByDefault,
+		"learn: {}, adapt: off, rate_limit: {total: 1Mbit/s}": nil,
+	} {
+		if got := parse(t, rule(more)).Rules[0].Adapt; !slices.Equal(got, want) {
+			t.Errorf("%s: adapts %v, want %v", more, got, want)
+		}
+	}
+	if got := Default().Rules[2].Adapt; !slices.Equal(got, policy.AdaptedByDefault) {
+		t.Errorf("the default rule adapts %v", got)
+	}
+	if _, err := Parse("f", []byte(rule("set: {init_cwnd: 20}, adapt: default"))); err == nil {
+		t.Error("adapt: default is accepted without learn")
+	}
+}
+
 func TestAdaptByName(t *testing.T) {
 	for _, c := range []struct {
 		field      tcp.Field

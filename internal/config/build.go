@@ -29,6 +29,7 @@ func buildRules(d *decoder, c *Config, raw *fileRules) []policy.Rule {
 		return append(rules, policy.Rule{
 			Name:  "default",
 			Learn: &policy.Learn{Objective: learn.Throughput, HoldOut: c.Learning.HoldOut},
+			Adapt: policy.AdaptedByDefault,
 		})
 	}
 	lines := make(map[string]string)
@@ -220,24 +221,28 @@ func (d *decoder) bounds(r *fileRule, p *policy.Rule) {
 
 // adapt returns the fields that a rule adapts to its paths.
 func (d *decoder) adapt(r *fileRule, p *policy.Rule) (fields []tcp.Field) {
-	if d.broken[&r.Adapt] || len(r.Adapt) == 0 || p.Leave {
+	if d.broken[&r.Adapt] || p.Leave || len(r.Adapt) == 0 && p.Learn == nil {
 		return nil
 	}
 	fail := func(problem, whatToDo string) { d.Fail(d.at[&r.Adapt], problem, whatToDo) }
-	if auto := slices.Contains(r.Adapt, "auto"); auto || slices.Contains(r.Adapt, "off") {
-		switch {
-		case len(r.Adapt) > 1:
-			fail("auto and off cannot be combined with other values", "write adapt: auto, adapt: off, or names of fields only")
-			return nil
-		case !auto:
-			return nil
-		}
+	each := func(wanted func(tcp.Field) bool) {
 		for _, f := range policy.Adaptive {
-			if p.Match.CannotApply(f) == "" && p.MayAdapt(f) && !policy.ByNameOnly(f) {
+			if p.Match.CannotApply(f) == "" && p.MayAdapt(f) && wanted(f) {
 				fields = append(fields, f)
 			}
 		}
-	} else {
+	}
+	switch has := func(word string) bool { return slices.Contains(r.Adapt, word) }; {
+	case len(r.Adapt) > 1 && (has("auto") || has("off") || has("default")):
+		fail("auto, off and default cannot be combined with other values", "write one of these, or names of fields only")
+		return nil
+	case has("off"):
+		return nil
+	case has("auto"):
+		each(func(f tcp.Field) bool { return !policy.ByNameOnly(f) })
+	case len(r.Adapt) == 0 || has("default"):
+		each(func(f tcp.Field) bool { return slices.Contains(policy.AdaptedByDefault, f) })
+	default:
 		for _, key := range r.Adapt {
 			f, _ := tcp.FieldByName(key) // one of those that the tag names
 			switch why := p.Match.CannotApply(f); {

@@ -136,7 +136,7 @@ builtin_rules: false
 			HalfLife: time.Hour, SaveInterval: 30 * time.Second, DrawKey: "fleet",
 			Paths: Paths{IPv4: 32, IPv6: 64, Limit: 100, Overrides: []Override{{netip.MustParsePrefix("10.0.0.0/8"), 16}}},
 		},
-		Rules: []policy.Rule{{Name: "default", Learn: &policy.Learn{HoldOut: 0.1}}},
+		Rules: []policy.Rule{{Name: "default", Learn: &policy.Learn{HoldOut: 0.1}, Adapt: policy.AdaptedByDefault}},
 	}
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("got  %+v\nwant %+v", got, want)
@@ -204,10 +204,11 @@ rules:
 				Direction: policy.Outgoing, Same: policy.Same{IPv6: 44, IPv4: 16},
 			},
 			Set:   set,
+			Adapt: []tcp.Field{tcp.InitRwnd},
 			Learn: &policy.Learn{Arms: []tcp.CC{cc("cubic"), cc("bbr")}, Objective: learn.FCT, HoldOut: 0.05, OwnScope: true},
 			Watch: policy.Watch{Events: class.WatchRTO | class.WatchState, Share: 0.01}, Rollout: 0.125, OnRTO: policy.OnRTO{CC: cc("bbr"), After: 5, Share: 0.5},
 		},
-		{Name: "any-pod", Match: policy.Match{Pod: &pod.Match{}}, Learn: &policy.Learn{HoldOut: 0.02}},
+		{Name: "any-pod", Match: policy.Match{Pod: &pod.Match{}}, Learn: &policy.Learn{HoldOut: 0.02}, Adapt: policy.AdaptedByDefault},
 		{Name: "rest", CC: cc("bbr"), OnRTO: policy.OnRTO{CC: cc("reno"), After: 3, Share: 1}},
 	}
 	if !reflect.DeepEqual(got, want) {

@@ -272,10 +272,10 @@ func (e *Engine) updateBeliefs(leaf *node, s *tcp.Sample, out learn.Outcome) {
 			e.opt.Learner.ObserveHoldOut(&m.belief, out)
 			e.beliefChanged(m, tcp.CC{})
 		}
-		// If the rule sets and adapts no fields, a hold-out slice is also an observation of the default
+		// If connections get no fields that change their transfers, a hold-out slice is also an observation of the default
 		// as an arm, except for connections whose application chose another congestion
 		// control. In mode observe all connections have the default.
-		isDefault := by == learn.HoldOutSlice && leaf.rule.rule.Set.Mask() == 0 && len(leaf.rule.rule.Adapt) == 0 && e.arms.offered.def != (tcp.CC{})
+		isDefault := by == learn.HoldOutSlice && leaf.rule.rule.Set.Mask() == 0 && !leaf.policyNode().policy.adapted.ChangesTransfers() && e.arms.offered.def != (tcp.CC{})
 		if s.CC == (tcp.CC{}) || !isDefault && !e.rollouts.observe {
 			return
 		}

@@ -18,6 +18,9 @@ func ByNameOnly(f tcp.Field) bool {
 	return f == tcp.RTOMin || f == tcp.DelackMax || f == tcp.CwndClamp || f == tcp.PeerOption
 }
 
+// AdaptedByDefault lists the fields that a rule adapts if it learns and does not say what it adapts.
+var AdaptedByDefault = []tcp.Field{tcp.SynRTO, tcp.InitCwnd, tcp.InitRwnd}
+
 // Adapted are the values computed for a path; 0 is none, and leaves the field to the kernel.
 type Adapted struct {
 	SynRTO, SynAckRTO uint16 // milliseconds
@@ -185,6 +188,12 @@ func (a Adapted) addTo(p *path.Policy, m *estimate.Path) {
 	if a.Window != 0 {
 		p.Window, p.WindowExpires = a.Window, WindowExpires(m)
 	}
+}
+
+// ChangesTransfers reports whether connections with these values may transfer data faster or slower than without them.
+func (a Adapted) ChangesTransfers() bool {
+	a.SynRTO, a.SynAckRTO = 0, 0
+	return a != Adapted{}
 }
 
 // AdaptedIn returns the values that a policy has from addTo.

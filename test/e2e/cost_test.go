@@ -218,8 +218,8 @@ func BenchmarkCostBPF(b *testing.B) {
 	}
 }
 
-// BenchmarkCostAdapt compares the run time of tcpilot's programs per connection, both ends, with and
-// without adapted values, in pairs whose order alternates: on a perfect wire, where timeouts are
+// BenchmarkCostAdapt compares the run time of tcpilot's programs per connection, both ends, without
+// adapted values, with the default and with auto, in turns whose order alternates: on a perfect wire, where timeouts are
 // adapted, and with connections of 64 KB over 4 ms, where initial windows are as well.
 func BenchmarkCostAdapt(b *testing.B) {
 	b.Run("near", func(b *testing.B) { costAdapt(b, 0, load.ChurnSpec{Rate: 4000, Workers: 16}) })
@@ -229,9 +229,9 @@ func BenchmarkCostAdapt(b *testing.B) {
 }
 
 func costAdapt(b *testing.B, oneWay time.Duration, churn load.ChurnSpec) {
-	pairs := 4
+	turns := 4
 	if full() {
-		pairs = 12
+		turns = 12
 	}
 	w, _, to := newChurn(b)
 	if oneWay > 0 {
@@ -242,7 +242,8 @@ func costAdapt(b *testing.B, oneWay time.Duration, churn load.ChurnSpec) {
 	with := func(more string) settings {
 		return settings{lease: "10s", interval: "5s", rules: "  - {name: lab, match: {remote: [10.0.0.0/8]}, learn: {}" + more + "}\n"}
 	}
-	p := startTcpilot(b, w, with(""))
+	const off, usual, auto = ", adapt: off", "", ", adapt: auto"
+	p := startTcpilot(b, w, with(usual))
 	some := func(d time.Duration) float64 {
 		s := churn
 		s.Duration = d
@@ -272,17 +273,20 @@ func costAdapt(b *testing.B, oneWay time.Duration, churn load.ChurnSpec) {
 		return ns
 	}
 	some(5 * time.Second) // what is learned first
-	var off, more []float64
+	var base, moreUsual, moreAuto []float64
 	for range b.N {
-		for i := range pairs {
-			var plain, adapted float64
-			if i%2 == 0 {
-				plain, adapted = measure(""), measure(", adapt: auto")
-			} else {
-				adapted, plain = measure(", adapt: auto"), measure("")
+		for i := range turns {
+			order := []string{off, usual, auto}
+			if i%2 != 0 {
+				slices.Reverse(order)
 			}
-			off, more = append(off, plain), append(more, adapted-plain)
-			b.Logf("pair %d: %.0f ns without, %+.0f ns with adapt", i, plain, adapted-plain)
+			cost := map[string]float64{}
+			for _, adapt := range order {
+				cost[adapt] = measure(adapt)
+			}
+			base = append(base, cost[off])
+			moreUsual, moreAuto = append(moreUsual, cost[usual]-cost[off]), append(moreAuto, cost[auto]-cost[off])
+			b.Logf("turn %d: %.0f ns without, %+.0f ns with the default, %+.0f ns with auto", i, cost[off], cost[usual]-cost[off], cost[auto]-cost[off])
 		}
 	}
 	for _, f := range ask[api.Explanation](b, p, "explain", w.remotes[0].Addr4.String()).Fields {
@@ -296,8 +300,9 @@ func costAdapt(b *testing.B, oneWay time.Duration, churn load.ChurnSpec) {
 		}
 		b.Logf("learn: {}%s: %.2f calls, %.0f ns a connection (medians)", name, median(calls), median(ns))
 	}
-	b.ReportMetric(median(off), "ns-bpf/conn")
-	publish(b, more, "ns-more/conn")
+	b.ReportMetric(median(base), "ns-bpf/conn")
+	publish(b, moreUsual, "ns-more-default/conn")
+	publish(b, moreAuto, "ns-more-auto/conn")
 }
 
 // BenchmarkCostDaemon reads the daemon's memory and CPU with 10,000 learned
