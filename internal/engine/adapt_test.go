@@ -323,3 +323,39 @@ func TestPathsThatOnlyReceiveFollowTheirRule(t *testing.T) {
 		t.Errorf("its share of bbr is %d, its rule's %d", got, bbrs(path.Root(1, 0)))
 	}
 }
+
+// Small connections show round-trip times, from which timeouts of the handshake follow, in the direction that the rule adapts.
+func TestSmallConnectionsMakeAPathKnown(t *testing.T) {
+	w := newWorld(t, nil, learnRule("all", func(r *policy.Rule) { r.Adapt = []tcp.Field{tcp.SynRTO} }))
+	small := func(s *tcp.Sample) {
+		s.Flags |= tcp.FlagAppLimited
+		s.Ssthresh, s.Cwnd, s.Busy = 0, 10, time.Microsecond
+	}
+	accepted := func(s *tcp.Sample) { small(s); s.Flags &^= tcp.FlagOutgoing }
+	even := goods{cubic: 100, bbr: 100, reno: 100}
+	w.run(15, ip("198.51.100.7"), even, small)
+	w.run(15, ip("203.0.113.9"), even, accepted)
+	if row := w.sink.rows[path.Of(1, 0, ip("198.51.100.7"), 24)]; row.Policy.Adapted != 1<<tcp.SynRTO {
+		t.Errorf("outgoing connections: %+v", row.Policy)
+	}
+	if row, ok := w.sink.rows[path.Of(1, 0, ip("203.0.113.9"), 24)]; ok {
+		t.Errorf("incoming connections: %+v", row.Policy)
+	}
+}
+
+// Connections of a short path may have no state. When the path becomes longer, those that run are adopted, once.
+func TestPathsThatBecomeLongerAreFollowed(t *testing.T) {
+	w := newWorld(t, nil, learnRule("all", windowRule))
+	to, even := ip("198.51.100.7"), goods{cubic: 100, bbr: 100, reno: 100}
+	row := func() path.Policy { return w.sink.rows[path.Of(1, 0, to, 24)].Policy }
+	short := func(s *tcp.Sample) { s.Connect, s.MinRTT, s.SRTT, s.RTTVar = 100*time.Microsecond, 100, 120, 10 }
+	w.run(30, to, even, short)
+	if row().FollowAll || row().CountFlows || w.sink.adopts != 0 {
+		t.Fatalf("a short path: followed %v, counted %v, adopted %d times", row().FollowAll, row().CountFlows, w.sink.adopts)
+	}
+	w.now += int64(21 * time.Minute) // the least round-trip time is remembered for 10 minutes, or for 20
+	w.run(30, to, even)
+	if !row().FollowAll || !row().CountFlows || w.sink.adopts != 1 {
+		t.Errorf("a longer path: followed %v, counted %v, adopted %d times", row().FollowAll, row().CountFlows, w.sink.adopts)
+	}
+}

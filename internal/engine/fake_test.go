@@ -50,6 +50,7 @@ type fakeSink struct {
 	rows    map[path.Key]path.Entry
 	log     []string
 	writes  int   // rows
+	adopts  int   // rows whose connections are to be adopted
 	calls   int   // of any method
 	refuse  error // of everything
 	noRules error // of WriteRules alone
@@ -92,6 +93,9 @@ func (f *fakeSink) WritePolicies(entries []path.Entry) error {
 	for _, en := range entries {
 		f.rows[en.Key] = en
 		f.writes++
+		if en.Adopt {
+			f.adopts++
+		}
 		f.log = append(f.log, fmt.Sprintf("write %v id %d expires %d %v", en.Key, en.ID, en.Expires, en.Policy))
 	}
 	return nil
