@@ -132,7 +132,8 @@ func showsPath(rs *ruleState, s *tcp.Sample) bool {
 	if s.Has(tcp.FlagOutgoing) {
 		timeout = tcp.SynRTO
 	}
-	return estimate.ShowsCapacity(s) || s.SRTT != 0 && rs.rule.Adapts(timeout) ||
+	// As long as a path is not known to be short, all of its connections are followed if windows are adapted.
+	return estimate.ShowsCapacity(s) || s.SRTT != 0 && (rs.rule.Adapts(timeout) || rs.rule.Adapts(tcp.InitCwnd)) ||
 		estimate.ShowsTimeouts(s) && (rs.rule.Adapts(tcp.RTOMin) || rs.rule.Adapts(tcp.PeerOption)) ||
 		s.Has(tcp.FlagPeerSent) && rs.rule.Adapts(tcp.PeerOption) ||
 		estimate.ShowsWaits(s) && rs.rule.Adapts(tcp.DelackMax)
