@@ -349,6 +349,14 @@ func TestPathsThatBecomeLongerAreFollowed(t *testing.T) {
 	to, even := ip("198.51.100.7"), goods{cubic: 100, bbr: 100, reno: 100}
 	row := func() path.Policy { return w.sink.rows[path.Of(1, 0, to, 24)].Policy }
 	short := func(s *tcp.Sample) { s.Connect, s.MinRTT, s.SRTT, s.RTTVar = 100*time.Microsecond, 100, 120, 10 }
+	tiny := ip("203.0.113.9") // its connections have no outcome, and no field is adapted
+	w.run(30, tiny, even, short, func(s *tcp.Sample) {
+		s.Flags |= tcp.FlagAppLimited
+		s.Ssthresh, s.Cwnd, s.Busy = 0, 10, time.Microsecond
+	})
+	if row, ok := w.sink.rows[path.Of(1, 0, tiny, 24)]; !ok || row.Policy.FollowAll {
+		t.Errorf("a short path of small connections: row %v, %+v", ok, row.Policy)
+	}
 	w.run(30, to, even, short)
 	if row().FollowAll || row().CountFlows || w.sink.adopts != 0 {
 		t.Fatalf("a short path: followed %v, counted %v, adopted %d times", row().FollowAll, row().CountFlows, w.sink.adopts)

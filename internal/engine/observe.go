@@ -150,6 +150,9 @@ func (e *Engine) readapt(n *node, s *tcp.Sample) {
 		if policy.WindowRenewed(n.policy.windowExpires, policy.WindowExpires(&n.metrics)) && now.Window != 0 {
 			e.queue.markUrgent(n) // a slice may be longer than the window is valid
 		}
+		if n.rule.rule.FollowsAll(&n.metrics, s.At) != n.followsAll(s.At) {
+			e.queue.mark(n)
+		}
 	case now.Safer(n.policy.adapted):
 		e.queue.markUrgent(n)
 	default:

@@ -107,16 +107,32 @@ func Decide(in *Input) Decision {
 	return d
 }
 
-// follow says which of the path's connections are followed and counted, and whether their losses are watched. None is left
-// out if running ones may be given something, or if their number decides what new ones get.
+// follow says which of the path's connections are followed and counted, and whether their losses are watched.
 func (in *Input) follow(p *path.Policy) {
-	named := func(fields ...tcp.Field) bool {
-		return slices.ContainsFunc(fields, func(f tcp.Field) bool { return slices.Contains(in.Rule.Adapt, f) })
+	m := in.Metrics
+	if in.Root {
+		m = nil
 	}
-	windows := named(tcp.MaxPacingRate, tcp.InitCwnd) && (in.Root || !knownShort(in.Metrics, in.Now))
+	windows := in.Rule.adaptsWindows(m, in.Now)
 	p.WatchLosses = windows && in.Rule.Adapts(tcp.MaxPacingRate)
 	p.CountFlows = !in.Root && (windows || in.Rule.Adapts(tcp.CwndClamp))
-	p.FollowAll = windows || named(tcp.RTOMin, tcp.DelackMax, tcp.CwndClamp, tcp.PeerOption)
+	p.FollowAll = in.Rule.FollowsAll(m, in.Now)
+}
+
+// FollowsAll reports whether all connections of a path are followed: running ones may be given something, or their number
+// decides what new ones get. m is nil for a path of which nothing is known.
+func (r *Rule) FollowsAll(m *estimate.Path, now int64) bool {
+	return r.adaptsWindows(m, now) || r.names(tcp.RTOMin, tcp.DelackMax, tcp.CwndClamp, tcp.PeerOption)
+}
+
+// adaptsWindows reports whether windows or pacing rates of a path may be adapted now or later.
+func (r *Rule) adaptsWindows(m *estimate.Path, now int64) bool {
+	return r.names(tcp.MaxPacingRate, tcp.InitCwnd) && !knownShort(m, now)
+}
+
+// names reports whether the rule adapts one of the fields.
+func (r *Rule) names(fields ...tcp.Field) bool {
+	return slices.ContainsFunc(fields, func(f tcp.Field) bool { return slices.Contains(r.Adapt, f) })
 }
 
 const (
