@@ -17,8 +17,8 @@ import (
 	"github.com/tcpilot/tcpilot/lab/load"
 )
 
-// flowRules count the connections of each path, at both ends.
-const flowRules = "  - {name: lab, match: {remote: [10.0.0.0/8]}, learn: {arms: [cubic], hold_out: 0}, adapt: [init_cwnd]}\n"
+// flowRules count the connections of each path, at both ends; cwnd_clamp those of short paths, too.
+const flowRules = "  - {name: lab, match: {remote: [10.0.0.0/8]}, learn: {arms: [cubic], hold_out: 0}, adapt: [init_cwnd, cwnd_clamp]}\n"
 
 // counted is a world whose connections are counted at both ends.
 type counted struct {
