@@ -150,7 +150,7 @@ func (e *Engine) readapt(n *node, s *tcp.Sample) {
 		if policy.WindowRenewed(n.policy.windowExpires, policy.WindowExpires(&n.metrics)) && now.Window != 0 {
 			e.queue.markUrgent(n) // a slice may be longer than the window is valid
 		}
-		if n.rule.rule.FollowsAll(&n.metrics, s.At) != n.followsAll(s.At) {
+		if n.rule.rule.FollowsAll(&n.metrics) != n.followsAll() {
 			e.queue.mark(n)
 		}
 	case now.Safer(n.policy.adapted):

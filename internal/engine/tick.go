@@ -157,15 +157,15 @@ func (e *Engine) decide(n *node, now int64) (en path.Entry, write bool) {
 	if n.isRoot() && len(n.rule.rule.Adapt) > 0 {
 		n.rule.copiesDue = true
 	}
-	adopt := w.followAll && !n.followsAll(now)
+	adopt := w.followAll && !n.followsAll()
 	e.rows.put(n, w, now)
 	return path.Entry{Key: n.key.path(), ID: n.id, Expires: n.expires, Rule: n.rule.rule.Name, Policy: d.Policy, Adopt: adopt}, true
 }
 
 // followsAll reports whether the row that connections of n match follows all of them.
-func (n *node) followsAll(now int64) bool {
+func (n *node) followsAll() bool {
 	if n.id == 0 {
-		return n.rule.rule.FollowsAll(nil, now)
+		return n.rule.rule.FollowsAll(nil)
 	}
 	return n.policy.followAll
 }
@@ -188,7 +188,7 @@ func (e *Engine) leftToParent(n *node, now int64) bool {
 // hasOwnPolicy reports whether n gets another policy than its parent although it has no
 // observations: other arms, values adapted to it, or connections that need not be followed.
 func (e *Engine) hasOwnPolicy(n *node, now int64) bool {
-	return n.rule.rule.FollowsAll(nil, now) != n.rule.rule.FollowsAll(&n.metrics, now) || n.ecn && !slices.Equal(e.arms.offered.plain, e.arms.offered.suit(n)) ||
+	return n.rule.rule.FollowsAll(nil) != n.rule.rule.FollowsAll(&n.metrics) || n.ecn && !slices.Equal(e.arms.offered.plain, e.arms.offered.suit(n)) ||
 		n.rule.rule.Adapted(&n.metrics, n.first, n.policy.adapted, now) != (policy.Adapted{})
 }
 

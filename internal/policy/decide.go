@@ -113,21 +113,21 @@ func (in *Input) follow(p *path.Policy) {
 	if in.Root {
 		m = nil
 	}
-	windows := in.Rule.adaptsWindows(m, in.Now)
+	windows := in.Rule.adaptsWindows(m)
 	p.WatchLosses = windows && in.Rule.Adapts(tcp.MaxPacingRate)
 	p.CountFlows = !in.Root && (windows || in.Rule.Adapts(tcp.CwndClamp))
-	p.FollowAll = in.Rule.FollowsAll(m, in.Now)
+	p.FollowAll = in.Rule.FollowsAll(m)
 }
 
 // FollowsAll reports whether all connections of a path are followed: running ones may be given something, or their number
 // decides what new ones get. m is nil for a path of which nothing is known.
-func (r *Rule) FollowsAll(m *estimate.Path, now int64) bool {
-	return r.adaptsWindows(m, now) || r.names(tcp.RTOMin, tcp.DelackMax, tcp.CwndClamp, tcp.PeerOption)
+func (r *Rule) FollowsAll(m *estimate.Path) bool {
+	return r.adaptsWindows(m) || r.names(tcp.RTOMin, tcp.DelackMax, tcp.CwndClamp, tcp.PeerOption)
 }
 
 // adaptsWindows reports whether windows or pacing rates of a path may be adapted now or later.
-func (r *Rule) adaptsWindows(m *estimate.Path, now int64) bool {
-	return r.names(tcp.MaxPacingRate, tcp.InitCwnd) && !knownShort(m, now)
+func (r *Rule) adaptsWindows(m *estimate.Path) bool {
+	return r.names(tcp.MaxPacingRate, tcp.InitCwnd) && !knownShort(m)
 }
 
 // names reports whether the rule adapts one of the fields.

@@ -35,7 +35,7 @@ func TestFollow(t *testing.T) {
 		{"windows, a path of half a millisecond", []tcp.Field{tcp.InitCwnd}, rtt(500, 20, adaptNow), false, counted},
 		{"windows, a short path", []tcp.Field{tcp.InitCwnd, tcp.MaxPacingRate}, short, false, path.Policy{}},
 		{"windows, one that is hardly known", []tcp.Field{tcp.InitCwnd}, rtt(100, 9, adaptNow), false, counted},
-		{"windows, one of long ago", []tcp.Field{tcp.InitCwnd}, rtt(100, 20, adaptNow-int64(metricsAge)-1), false, counted},
+		{"windows, an idle short path", []tcp.Field{tcp.InitCwnd}, rtt(100, 20, adaptNow-int64(metricsAge)-1), false, path.Policy{}},
 		{"windows, one of which nothing is known", []tcp.Field{tcp.InitCwnd}, nil, false, counted},
 		{"windows, unknown paths", []tcp.Field{tcp.InitCwnd}, short, true, path.Policy{FollowAll: true}},
 		{"RTO_MIN, a short path", []tcp.Field{tcp.RTOMin}, short, false, path.Policy{FollowAll: true}},

@@ -62,9 +62,9 @@ func shortPath(m *estimate.Path) bool {
 }
 
 // knownShort reports whether the round trips of a path are so much shorter than leastWindowRTT that its windows and its
-// pacing rate stay the kernel's.
-func knownShort(m *estimate.Path, now int64) bool {
-	return m != nil && m.RTTs >= metricsSamples && recent(m.RTTAt, now, metricsAge) && m.MinRTT.Least() != 0 &&
+// pacing rate stay the kernel's. An idle path stays short: it has to show that it is longer before anything is adapted.
+func knownShort(m *estimate.Path) bool {
+	return m != nil && m.RTTs >= metricsSamples && m.MinRTT.Least() != 0 &&
 		time.Duration(m.MinRTT.Least())*time.Microsecond < leastWindowRTT/2
 }
 
