@@ -46,6 +46,14 @@ static __always_inline bool conn_is_hold_out(const struct conn_ctx *ctx, const s
 				 incoming_draw(c, ctx->cfg->draw_key)) < share;
 }
 
+/* Whether a connection of which no state is kept, or a request socket, is a hold-out: by the same draws as in decide. For a
+ * request socket, number is not used; the results may differ if the slice ends before the handshake does. */
+static __always_inline bool is_hold_out(const struct conn_ctx *ctx, const struct conn *c, __u64 number)
+{
+	return conn_is_hold_out(ctx, c, number) ||
+	       (ctx->policy->hold_out_slices && slice_is_hold_out(ctx, slice_of(ctx, c)));
+}
+
 /* What the network namespace of a connection owns. Nothing if the rule names the
  * namespace, or a cgroup: such a rule overrides the namespace's settings. */
 static __always_inline __u64 owned(struct bpf_sock_ops *skops, const struct conn_ctx *ctx)

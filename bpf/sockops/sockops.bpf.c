@@ -217,8 +217,7 @@ static __always_inline void on_begin(struct bpf_sock_ops *skops, const struct co
 	if (!ctx->tp)
 		return;
 	if (!follows(ctx, number, &stands_for)) {
-		if (unlikely(outgoing && shortens_syn_timeout(ctx)) && !conn_is_hold_out(ctx, c, number) &&
-		    !slice_is_hold_out(ctx, slice_of(ctx, c)))
+		if (unlikely(outgoing && shortens_syn_timeout(ctx)) && !is_hold_out(ctx, c, number))
 			halve_syn_timeout(skops, ctx->tp, ctx->policy->value[FIELD_SYN_RTO]);
 		return;
 	}
@@ -274,14 +273,6 @@ static __always_inline struct track *on_active_established(struct bpf_sock_ops *
 	return t->flags & F_HOLD_OUT ? NULL : t;
 }
 
-/* Whether a request socket will be a hold-out, by the same draw as in decide. The results
- * may differ if the slice ends before the handshake does. */
-static __always_inline bool request_is_hold_out(const struct conn_ctx *ctx, const struct conn *c)
-{
-	return conn_is_hold_out(ctx, c, 0) ||
-	       (ctx->policy->hold_out_slices && slice_is_hold_out(ctx, slice_of(ctx, c)));
-}
-
 /* The kernel asks for a value during the handshake. A hold-out gets no answer. */
 static __always_inline void on_request(struct bpf_sock_ops *skops, const struct conn_ctx *ctx,
 				       const struct conn *c)
@@ -319,7 +310,7 @@ static __always_inline void on_request(struct bpf_sock_ops *skops, const struct 
 	if (field == FIELD_SYN_RTO && (p->adapted & (1U << field)))
 		return;		/* syn_timeout_answered */
 	t = full ? recall(skops, ctx->tp) : NULL;
-	if (full ? t && (t->flags & F_HOLD_OUT) : request_is_hold_out(ctx, c))
+	if (full ? t && (t->flags & F_HOLD_OUT) : is_hold_out(ctx, c, 0))
 		return;
 	if (field == FIELD_PEER_OPTION) {
 		value = p->set & ~ctx->yield & DELACK_MAX_BIT ? p->value[FIELD_DELACK_MAX] : ~0ULL;

@@ -33,7 +33,7 @@ const (
 // or 0; least is the rule's bound in microseconds.
 func delackMax(m *estimate.Path, was uint16, least uint64, now int64) uint16 {
 	// The least round-trip time: others contain the delays of the peer's own ACKs.
-	trip, d := time.Duration(m.MinRTT.Least())*time.Microsecond, m.Delack
+	trip, d := leastRTT(m), m.Delack
 	need := float32(leastWaits)
 	if was != 0 {
 		need = leastWaitsKept

@@ -58,14 +58,18 @@ func keeps(was, w float64) bool { return w >= windowFall*was && w <= windowRise*
 
 // shortPath reports whether the round trips of a path are too short for adapted windows.
 func shortPath(m *estimate.Path) bool {
-	return time.Duration(m.MinRTT.Least())*time.Microsecond < leastWindowRTT
+	return leastRTT(m) < leastWindowRTT
+}
+
+// leastRTT is the least round-trip time of a path; 0 if it is not known.
+func leastRTT(m *estimate.Path) time.Duration {
+	return time.Duration(m.MinRTT.Least()) * time.Microsecond
 }
 
 // knownShort reports whether the round trips of a path are so much shorter than leastWindowRTT that its windows and its
 // pacing rate stay the kernel's. An idle path stays short: it has to show that it is longer before anything is adapted.
 func knownShort(m *estimate.Path) bool {
-	return m != nil && m.RTTs >= metricsSamples && m.MinRTT.Least() != 0 &&
-		time.Duration(m.MinRTT.Least())*time.Microsecond < leastWindowRTT/2
+	return m != nil && m.RTTs >= metricsSamples && leastRTT(m) != 0 && leastRTT(m) < leastWindowRTT/2
 }
 
 // filled reports whether connections fill the path. was is the window in use; 0: none.

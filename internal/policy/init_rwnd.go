@@ -2,7 +2,6 @@ package policy
 
 import (
 	"fmt"
-	"time"
 
 	"github.com/tcpilot/tcpilot/internal/estimate"
 )
@@ -46,5 +45,5 @@ func receiveWindow(m *estimate.Path, was, most uint16) uint16 {
 
 func whyReceiveWindow(m *estimate.Path) string {
 	return fmt.Sprintf("%d times what a connection received in a least round-trip time of %s (%.1f Mbit/s); the kernel goes on tuning the buffer",
-		receiveBeta, time.Duration(m.MinRTT.Least())*time.Microsecond, float64(m.ReceiveRate.Greatest())*8/1e6)
+		receiveBeta, leastRTT(m), float64(m.ReceiveRate.Greatest())*8/1e6)
 }

@@ -44,7 +44,7 @@ func rtoMin(m *estimate.Path, was uint16, least uint64, now int64) uint16 {
 
 // rttRise is a bound of what round trips take beyond the least one: rttBound less that.
 func rttRise(m *estimate.Path) time.Duration {
-	return max(0, rttBound(m)-time.Duration(m.MinRTT.Least())*time.Microsecond)
+	return max(0, rttBound(m)-leastRTT(m))
 }
 
 func whyRTOMin(a Adapted, m *estimate.Path) string {
