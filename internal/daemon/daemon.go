@@ -127,8 +127,7 @@ func Run(ctx context.Context, opt Options) (err error) {
 		return err
 	}
 	d.ran = true
-	debug.FreeOSMemory() // the kernel's BTF, which only loading needs
-	releaseTextPages()
+	freeMemory() // the kernel's BTF, which only loading needs
 	d.log.Info("tcpilot runs", "version", opt.Version, "cgroup", d.cgroup, "rules", len(cfg.Rules),
 		"adopted", d.dp.Adopted(), "startup", time.Since(d.started).Round(time.Millisecond))
 	d.notify(systemd.SdNotifyReady)

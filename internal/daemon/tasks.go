@@ -8,7 +8,6 @@ import (
 	"log/slog"
 	"net"
 	"os"
-	"runtime/debug"
 	"time"
 
 	systemd "github.com/coreos/go-systemd/v22/daemon"
@@ -191,7 +190,7 @@ func (d *Daemon) renewLease(ctx context.Context) error {
 }
 
 // freer gives memory back to the kernel after a snapshot was dropped: little else allocates, so the next
-// collection may be far off.
+// collection may be far off, and the pages of code that answered the client are not needed again soon.
 type freer struct {
 	due  int // collections
 	last time.Time
@@ -204,7 +203,7 @@ func (f *freer) tick(now time.Time, dropped bool) {
 		f.due = 2
 	}
 	if f.due == 1 || f.due == 2 && now.Sub(f.last) > freeInterval {
-		debug.FreeOSMemory()
+		freeMemory()
 		f.due--
 		f.last = now
 	}

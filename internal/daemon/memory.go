@@ -3,11 +3,19 @@ package daemon
 import (
 	"bufio"
 	"os"
+	"runtime/debug"
 	"strconv"
 	"strings"
 
 	"golang.org/x/sys/unix"
 )
+
+// freeMemory gives the kernel back what the process does not need now: the heap first, because the
+// collector reads pages of the program's file as well.
+func freeMemory() {
+	debug.FreeOSMemory()
+	releaseTextPages()
+}
 
 // releaseTextPages releases the pages of this program's file: the start (reading BTF, loading
 // programs, checking the store) touches most of them, and running needs few. Pages that are
