@@ -203,14 +203,16 @@ enum {
 /* ---- runtime configuration ----------------------------------------------- */
 
 #define YIELD_CC (1ULL << 63)
-#define REQUEST_SYNACK (1U << 31)	/* TIMEOUT_INIT is answered for SYN-ACKs as well */
+/* Whether the answer to TIMEOUT_INIT needs a look-up; not for a SYN whose timeout is adapted (bpf/sockops/syn.bpf.h). */
+#define REQUEST_SYNACK (1U << 31)
+#define REQUEST_SYN (1U << 30)
 
 struct runtime_config {		/* what each connection needs first, in one cache line */
 	__u64 lease_ns;		/* CLOCK_MONOTONIC; programs do nothing after it */
 	__u64 yield;		/* fields (and YIELD_CC) that some network namespace owns: see netns_yields */
 	__u64 wall_offset_ns;	/* CLOCK_REALTIME less CLOCK_MONOTONIC */
 	__u32 bank;		/* rule table in force */
-	__u32 requests;		/* bit per BPF_SOCK_OPS op that some policy answers, and REQUEST_SYNACK */
+	__u32 requests;		/* bit per BPF_SOCK_OPS op that some policy answers, REQUEST_SYN, REQUEST_SYNACK */
 	__u32 limits;		/* not 0: some connections may be in the map limited */
 	__u32 report_rate;	/* approximate number of ends reported a second, at most; 0: all */
 	__u64 draw_key[2];	/* key of the draw of each incoming connection; of this host */
@@ -302,7 +304,6 @@ enum sample_flags {		/* tcp.Flags */
 	F_ESTABLISHED = 1 << 11,
 	F_FIELDS = 1 << 12,	/* the policy sets fields, not only the arm */
 	F_WATCH_RETRANS = 1 << 13, /* a rule counts its retransmissions */
-	F_SYN_RAISED = 1 << 14,	/* its SYN is retransmitted more often, and earlier */
 	F_MASK = (1 << 11) - 1,
 	/* in samples only */
 	F_RCVBUF_MAX = 1 << 11,	/* its receive buffer has grown to the maximum of tcp_rmem */

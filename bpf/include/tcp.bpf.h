@@ -180,6 +180,7 @@ struct inet_connection_sock {
 	struct {
 		__u8 pending;
 	} icsk_ack;
+	__u32 icsk_user_timeout; /* TCP_USER_TIMEOUT, milliseconds; 0: none */
 	__u64 icsk_ca_priv[13];
 };
 

@@ -41,7 +41,7 @@ static __always_inline bool conn_is_hold_out(const struct conn_ctx *ctx, const s
 {
 	__u32 share = ctx->policy->hold_out;
 
-	return share && (c->outgoing || likely(!(ctx->cfg->requests & ~(1U << BPF_SOCK_OPS_TIMEOUT_INIT))) ?
+	return share && (c->outgoing || likely(!(ctx->cfg->requests & ~(1U << BPF_SOCK_OPS_TIMEOUT_INIT | REQUEST_SYN))) ?
 				 conn_draw(number, ctx->cfg->draw_key[0]) >> 48 :
 				 incoming_draw(c, ctx->cfg->draw_key)) < share;
 }

@@ -181,13 +181,9 @@ int tcpilot_error(__u64 *ctx)
 	tp = bpf_skc_to_tcp_sock(sk);
 	if (!tp)
 		return 0;
-	if (!known_find(&k, sk)) {
-		if (!tp->srtt_us)
-			note_syn_retries(sk, tp, NULL);
+	if (!known_find(&k, sk))
 		return 0;
-	}
 	if (!(k.track->flags & F_ESTABLISHED)) {
-		note_syn_retries(sk, tp, k.track);
 		connection_over(&k, sk, 0);
 		return 0;
 	}

@@ -39,8 +39,7 @@ struct {
 
 /* ---- maps of this object alone: the programs write ------------------------ */
 
-/* Sockets whose number of SYN retransmissions tcpilot raised for a connect that failed (syn.bpf.h):
- * that number. */
+/* Sockets whose number of SYN retransmissions tcpilot raised (syn.bpf.h): that number. */
 struct {
 	__uint(type, BPF_MAP_TYPE_SK_STORAGE);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
@@ -181,7 +180,7 @@ static __noinline void apply_begin(struct bpf_sock_ops *skops, const struct conn
 	__u32 rto_min;
 
 	if (outgoing && shortens_syn_timeout(ctx))
-		t->flags |= halve_syn_timeout(skops, ctx->tp, ctx->policy->value[FIELD_SYN_RTO]);
+		mark_syn_timeout(ctx->tp, ctx->policy->value[FIELD_SYN_RTO]);
 	if (outgoing && (set & ctx->policy->adapted & (1ULL << FIELD_INIT_RWND)))
 		raise_init_rwnd(skops, ctx->tp, ctx->policy->value[FIELD_INIT_RWND]);
 	if (!outgoing && (set & PEER_BIT))
@@ -218,7 +217,7 @@ static __always_inline void on_begin(struct bpf_sock_ops *skops, const struct co
 		return;
 	if (!follows(ctx, number, &stands_for)) {
 		if (unlikely(outgoing && shortens_syn_timeout(ctx)) && !is_hold_out(ctx, c, number))
-			halve_syn_timeout(skops, ctx->tp, ctx->policy->value[FIELD_SYN_RTO]);
+			mark_syn_timeout(ctx->tp, ctx->policy->value[FIELD_SYN_RTO]);
 		return;
 	}
 	t = (struct track){ .arm = NO_ARM, .start_ns = ctx->now, .class = ctx->cls->id, .stands_for = stands_for };
@@ -318,7 +317,9 @@ static __always_inline void on_request(struct bpf_sock_ops *skops, const struct 
 		return;
 	}
 	value = p->value[field];
-	if (skops->op == BPF_SOCK_OPS_TIMEOUT_INIT)
+	if (field == FIELD_SYN_RTO)
+		reply_syn_timeout(skops, value);
+	else if (field == FIELD_SYNACK_RTO)
 		reply_timeout(skops, value);
 	else
 		skops->reply = value;
@@ -389,7 +390,8 @@ int tcpilot_sockops(struct bpf_sock_ops *skops)
 		return 1;
 	}
 	if (op == BPF_SOCK_OPS_TIMEOUT_INIT &&
-	    (skops->is_fullsock ? syn_timeout_answered(skops) : !(ctx.cfg->requests & REQUEST_SYNACK)))
+	    ((skops->is_fullsock && syn_timeout_answered(skops)) ||
+	     !(ctx.cfg->requests & (skops->is_fullsock ? REQUEST_SYN : REQUEST_SYNACK))))
 		return 1;
 	if (unlikely(op == BPF_SOCK_OPS_RTT_CB)) {
 		limit_rtt(skops);

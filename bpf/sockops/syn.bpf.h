@@ -2,14 +2,15 @@
 /* A timeout of the SYN that is shorter than the kernel's second (TCP_TIMEOUT_INIT), computed
  * from the path's metrics: 500, 250 or 125 ms.
  *
- * It must not make a connect fail earlier. So the SYN is retransmitted once more for each time
+ * It must not make a connect fail earlier. So a SYN that is lost is retransmitted once more for each time
  * that the timeout was halved. The kernel keeps that number (icsk_syn_retries) when the socket
  * begins another connection; the map raised_retries of the including object remembers that tcpilot set
  * it.
  *
  * The connection needs no state for that. The kernel asks for the timeout right after the hook of the
- * connect (tcp_connect, tcp_connect_init), for which syn_marks holds the answer. When it asks again (retransmits_timed_out), it
- * wants to know for how long that number of retransmissions takes at most; without an answer it computes that with a second.
+ * connect (tcp_connect, tcp_connect_init), for which syn_marks holds the answer. It asks again when the timeout
+ * expires for the second time (retransmits_timed_out), to know for how long the retransmissions take at most; without an
+ * answer it computes that with a second. The number is raised then: few SYNs are lost.
  */
 #ifndef TCPILOT_SYN_BPF_H
 #define TCPILOT_SYN_BPF_H
@@ -19,6 +20,7 @@
 enum {
 	SYN_TIMEOUT_MS = 1000,	/* TCP_TIMEOUT_INIT */
 	SYN_HALVED_MAX = 3,
+	SYN_RETRIES_MIN = 4,	/* see mark_syn_timeout */
 	SYN_MARKS = 256,
 };
 
@@ -37,29 +39,27 @@ static __always_inline __u8 usual_syn_retries(struct tcp_sock *tp)
 	return tcp_sk_sock(tp)->__sk_common.skc_net.net->ipv4.sysctl_tcp_syn_retries;
 }
 
-static __always_inline bool set_syn_retries(struct bpf_sock_ops *skops, int retries)
+static __always_inline void set_syn_retries(struct bpf_sock_ops *skops, int retries)
 {
-	return !bpf_setsockopt(skops, SOL_TCP, TCP_SYNCNT, &retries, sizeof(retries));
+	bpf_setsockopt(skops, SOL_TCP, TCP_SYNCNT, &retries, sizeof(retries));
 }
 
-/* A connection begins: adds retransmissions for a timeout, and marks it. Returns the flags to remember. The timeout stays the
- * kernel's if the application has chosen the number of retransmissions, or if the connection belongs to MPTCP,
- * which counts retransmissions to detect middleboxes. */
-static __always_inline __u16 halve_syn_timeout(struct bpf_sock_ops *skops, struct tcp_sock *tp,
-					       __u32 timeout_ms)
+/* A connection begins: marks it for a timeout. It stays the kernel's if the application has limited the retransmissions, by
+ * number or by time (then the kernel does not ask again), or if the connection belongs to MPTCP, which counts
+ * retransmissions to detect middleboxes. So it does if there are few: the first ones are not doubled (tcp_syn_linear_timeouts,
+ * four), which makes a connect fail up to 3 s earlier; from four on that is less than a tenth. */
+static __always_inline void mark_syn_timeout(struct tcp_sock *tp, __u32 timeout_ms)
 {
 	__u32 hash = tcp_sk_sock(tp)->__sk_common.skc_hash, halved = 0;
 	__u8 chosen = tp->inet_conn.icsk_syn_retries;
 	__u8 usual = usual_syn_retries(tp);
 
-	if ((chosen && chosen != usual) || tcp_is_mptcp(tp))
-		return 0;
+	if ((chosen && chosen != usual) || usual < SYN_RETRIES_MIN || tp->inet_conn.icsk_user_timeout || tcp_is_mptcp(tp))
+		return;
 	for (__u32 ms = SYN_TIMEOUT_MS; halved < SYN_HALVED_MAX && ms > timeout_ms; ms /= 2)
 		halved++;
-	if (!halved || !set_syn_retries(skops, usual + halved))
-		return 0;
-	*syn_mark(hash) = (hash & ~SYN_HALVED_MAX) | halved;
-	return F_SYN_RAISED;
+	if (halved)
+		*syn_mark(hash) = (hash & ~SYN_HALVED_MAX) | halved;
 }
 
 /* The timeout of the SYN that is about to be sent, in milliseconds; 0: the kernel's. */
@@ -79,26 +79,32 @@ static __always_inline __u32 ms_to_jiffies(__u32 ms)
 	return (ms * 1000 + jiffy_us - 1) / jiffy_us;
 }
 
-/* Whether a socket without state, whose connect failed, has as many retransmissions and as short a timeout as
- * halve_syn_timeout gives. After tcp_disconnect (connect to AF_UNSPEC) it has the kernel's timeout, and is not recognised. */
-static __always_inline bool syn_looks_raised(struct tcp_sock *tp)
+/* How often a timeout was halved; 0: it is none of those that mark_syn_timeout leaves. */
+static __always_inline __u32 syn_halved(__u32 jiffies)
 {
-	__u32 halved = tp->inet_conn.icsk_syn_retries - usual_syn_retries(tp);
+	__u32 halved = 0;
 
-	return halved - 1 < SYN_HALVED_MAX &&
-	       tp->inet_conn.icsk_rto >> (tp->inet_conn.icsk_backoff & 31) <= ms_to_jiffies(SYN_TIMEOUT_MS >> halved);
+	while (halved < SYN_HALVED_MAX && jiffies < ms_to_jiffies(SYN_TIMEOUT_MS >> halved))
+		halved++;
+	return jiffies == ms_to_jiffies(SYN_TIMEOUT_MS >> halved) ? halved : 0;
 }
 
-/* A connect failed: its socket may begin another one. t is NULL if it has no state. */
-static __always_inline void note_syn_retries(struct sock *sk, struct tcp_sock *tp, const struct track *t)
+/* The timeout of a SYN has expired for the second time: adds retransmissions if it was halved. */
+static __always_inline void raise_syn_retries(struct bpf_sock_ops *skops, struct tcp_sock *tp)
 {
+	__u32 halved = syn_halved(tp->inet_conn.icsk_rto >> (tp->inet_conn.icsk_backoff & 31));
+	__u8 chosen = tp->inet_conn.icsk_syn_retries;
+	__u8 usual = usual_syn_retries(tp);
+	struct bpf_sock *sk = skops->sk;
 	__u8 *raised;
 
-	if (t ? !(t->flags & F_SYN_RAISED) : !syn_looks_raised(tp))
+	if (!halved || (chosen && chosen != usual) || !sk)
 		return;
 	raised = bpf_sk_storage_get(&raised_retries, sk, 0, BPF_SK_STORAGE_GET_F_CREATE);
-	if (raised)
-		*raised = tp->inet_conn.icsk_syn_retries;
+	if (!raised)
+		return;
+	*raised = usual + halved;
+	set_syn_retries(skops, *raised);
 }
 
 /* A socket begins a connection. Takes back what an earlier connect had raised. */

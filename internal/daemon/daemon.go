@@ -378,8 +378,9 @@ func (d *Daemon) putSettings() error {
 	d.settings.Lock() // so that the last write has the latest values
 	defer d.settings.Unlock()
 	cc, fields := d.engine.Yields()
+	set, adapted := d.engine.Fields()
 	err := d.dp.SetSettings(datapath.Settings{
-		Fields: d.engine.Fields(), Inherited: d.sysctls.ccs(),
+		Fields: set, Adapted: adapted, Inherited: d.sysctls.ccs(),
 		Yields: append(d.sysctls.masks(), datapath.Yield{NetNS: d.sysctls.own, Fields: fields, CC: cc}), Interval: d.cfg.Load().Interval,
 		ReportRate: reportRate,
 	})

@@ -207,11 +207,11 @@ func cpuTime() time.Duration {
 
 func sameYield(a, b engine.Yield) bool { return a.Sysctl == b.Sysctl && a.After == b.After }
 
-// wanted are the sysctls of the fields that some rule sets.
+// wanted are the sysctls of the fields that some rule sets or adapts.
 func (s *sysctls) wanted(e *engine.Engine) (names []string) {
-	fields := e.Fields()
+	set, adapted := e.Fields()
 	for _, name := range s.watch.Names() {
-		if d := s.defaults[name]; d.CC || fields&(1<<d.Field) != 0 {
+		if d := s.defaults[name]; d.CC || (set|adapted)&(1<<d.Field) != 0 {
 			names = append(names, name)
 		}
 	}

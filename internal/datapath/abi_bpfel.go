@@ -383,7 +383,6 @@ const (
 	abiSampleFlagsF_ESTABLISHED    abiSampleFlags = 2048
 	abiSampleFlagsF_FIELDS         abiSampleFlags = 4096
 	abiSampleFlagsF_WATCH_RETRANS  abiSampleFlags = 8192
-	abiSampleFlagsF_SYN_RAISED     abiSampleFlags = 16384
 	abiSampleFlagsF_MASK           abiSampleFlags = 2047
 	abiSampleFlagsF_RCVBUF_MAX     abiSampleFlags = 2048
 	abiSampleFlagsF_SNDBUF_MAX     abiSampleFlags = 4096

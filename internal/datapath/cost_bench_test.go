@@ -98,9 +98,9 @@ func BenchmarkRootAdaptedCost(b *testing.B) {
 		}
 	}
 	setups := []struct {
-		name     string
-		requests uint64
-		policy   func(*path.Policy)
+		name    string
+		adapted uint64
+		policy  func(*path.Policy)
 	}{
 		{"nothing", 0, def},
 		{"followed", 0, followAll(def)},
@@ -114,7 +114,7 @@ func BenchmarkRootAdaptedCost(b *testing.B) {
 	for b.Loop() {
 		for i, s := range setups {
 			r.policy(b, s.policy)
-			must(b, r.SetSettings(Settings{Fields: s.requests, ReportRate: 1}))
+			must(b, r.SetSettings(Settings{Adapted: s.adapted, ReportRate: 1}))
 			l := listen(b, r.ns, "127.0.0.1:0", nil)
 			go acceptAll(l)
 			r.connections(b, l.Addr().String(), 40)

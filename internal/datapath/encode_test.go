@@ -176,13 +176,16 @@ func TestUnfollowed(t *testing.T) {
 }
 
 func TestRequestMask(t *testing.T) {
-	for _, c := range []struct{ mask, ops uint64 }{
-		{0, 0}, {1 << tcp.InitCwnd, 0}, {1 << tcp.SynRTO, 1 << 1}, {1 << tcp.SynAckRTO, 1<<1 | 1<<31},
-		{1 << tcp.InitRwnd, 1 << 2}, {1 << tcp.ECN, 1 << 6}, {1 << tcp.BaseRTT, 1 << 7},
-		{1<<tcp.NumFields - 1, 1<<1 | 1<<2 | 1<<6 | 1<<7 | 1<<11 | 1<<31}, {1 << 63, 0},
+	const all = 1<<tcp.NumFields - 1
+	for _, c := range []struct{ set, adapted, ops uint64 }{
+		{0, 0, 0}, {1 << tcp.InitCwnd, 1 << tcp.InitCwnd, 0},
+		{1 << tcp.SynRTO, 0, 1<<1 | 1<<30}, {0, 1 << tcp.SynRTO, 1 << 1},
+		{1 << tcp.SynAckRTO, 0, 1<<1 | 1<<31}, {0, 1 << tcp.SynAckRTO, 1<<1 | 1<<31},
+		{1 << tcp.InitRwnd, 0, 1 << 2}, {0, 1 << tcp.InitRwnd, 0}, {1 << tcp.ECN, 0, 1 << 6}, {1 << tcp.BaseRTT, 0, 1 << 7},
+		{all, 0, 1<<1 | 1<<2 | 1<<6 | 1<<7 | 1<<11 | 1<<30 | 1<<31}, {0, 1 << tcp.PeerOption, 1 << 11}, {1 << 63, 0, 0},
 	} {
-		if got := requestMask(c.mask); uint64(got) != c.ops {
-			t.Errorf("fields %b need ops %b, got %b", c.mask, c.ops, got)
+		if got := requestMask(c.set, c.adapted); uint64(got) != c.ops {
+			t.Errorf("fields %b, adapted %b need ops %b, got %b", c.set, c.adapted, c.ops, got)
 		}
 	}
 }

@@ -124,24 +124,34 @@ func TestRootAdaptedSynRTO(t *testing.T) {
 			p.Adapted = 1 << tcp.SynRTO
 		}
 	}
-	connect := func(fd int) (retries int, timeout time.Duration) {
+	state := func(fd int) (retries int, info *unix.TCPInfo) {
+		retries, err := unix.GetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_SYNCNT)
+		must(t, err)
+		info, err = unix.GetsockoptTCPInfo(fd, unix.IPPROTO_TCP, unix.TCP_INFO)
+		must(t, err)
+		return retries, info
+	}
+	// check connects. lost is the number of retransmissions that the socket has once its SYN was lost twice; 0: it
+	// is not waited for.
+	check := func(name string, fd, begin int, wantTimeout time.Duration, lost int) {
+		t.Helper()
 		r.ns.Do(t, func() {
 			if err := unix.Connect(fd, &unix.SockaddrInet4{Port: 80, Addr: far.V4.As4()}); err != unix.EINPROGRESS {
 				t.Errorf("connect: %v", err)
 			}
-			var err error
-			retries, err = unix.GetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_SYNCNT)
-			must(t, err)
 		})
-		info, err := unix.GetsockoptTCPInfo(fd, unix.IPPROTO_TCP, unix.TCP_INFO)
-		must(t, err)
-		return retries, time.Duration(info.Rto) * time.Microsecond
-	}
-	check := func(name string, fd, wantRetries int, wantTimeout time.Duration) {
-		t.Helper()
-		retries, timeout := connect(fd)
-		if retries != wantRetries || timeout < wantTimeout || timeout > wantTimeout+20*time.Millisecond {
-			t.Errorf("%s: %d retransmissions, timeout %v; want %d, %v", name, retries, timeout, wantRetries, wantTimeout)
+		retries, info := state(fd)
+		if timeout := time.Duration(info.Rto) * time.Microsecond; retries != begin || timeout < wantTimeout || timeout > wantTimeout+20*time.Millisecond {
+			t.Errorf("%s: %d retransmissions, timeout %v; want %d, %v", name, retries, timeout, begin, wantTimeout)
+		}
+		if lost == 0 {
+			return
+		}
+		for end := time.Now().Add(5 * time.Second); info.Total_retrans < 2 && time.Now().Before(end); time.Sleep(time.Millisecond) {
+			retries, info = state(fd)
+		}
+		if retries != lost || info.Total_retrans < 2 {
+			t.Errorf("%s: %d retransmissions after %d, want %d", name, retries, info.Total_retrans, lost)
 		}
 	}
 	socket := func() (fd int) {
@@ -155,23 +165,31 @@ func TestRootAdaptedSynRTO(t *testing.T) {
 	}
 	fd := socket()
 	r.policy(t, adapted(125))
-	check("first connect", fd, usual+3, 125*time.Millisecond)
+	check("first connect", fd, usual, 125*time.Millisecond, usual+3)
 	connectUnspec(fd)
 	r.policy(t, adapted(500))
-	check("second connect, another timeout", fd, usual+1, 500*time.Millisecond)
+	check("second connect, another timeout", fd, usual, 500*time.Millisecond, usual+1)
 	connectUnspec(fd)
 	r.policy(t, nil)
-	check("third connect, nothing adapted", fd, usual, time.Second)
+	check("third connect, nothing adapted", fd, usual, time.Second, usual)
 
 	chosen := socket()
 	must(t, unix.SetsockoptInt(chosen, unix.IPPROTO_TCP, unix.TCP_SYNCNT, 4))
 	r.policy(t, adapted(125))
-	check("the application chose 4", chosen, 4, time.Second)
+	check("the application chose 4", chosen, 4, time.Second, 0)
 	connectUnspec(chosen)
-	check("and keeps them", chosen, 4, time.Second)
+	check("and keeps them", chosen, 4, time.Second, 0)
 
 	r.policy(t, func(p *path.Policy) { p.Params.Set(tcp.SynRTO, 125) })
-	check("a rule sets the timeout", socket(), usual, 125*time.Millisecond)
+	check("a rule sets the timeout", socket(), usual, 125*time.Millisecond, usual)
+
+	r.policy(t, adapted(125))
+	chosen = socket()
+	must(t, unix.SetsockoptInt(chosen, unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, 30_000))
+	check("the application chose 30 s", chosen, usual, time.Second, 0)
+
+	testenv.Sysctl(t, r.ns, "net.ipv4.tcp_syn_retries", "3")
+	check("few retransmissions", socket(), 3, time.Second, 0)
 }
 
 // TestRootPendingConnectKeepsItsTimeout: the kernel asks for the timeout again before it gives
@@ -180,7 +198,6 @@ func TestRootPendingConnectKeepsItsTimeout(t *testing.T) {
 	r := newRig(t)
 	near, far := testenv.Veth(t, r.ns, testenv.NetNS(t))
 	vanish(t, near, far)
-	testenv.Sysctl(t, r.ns, "net.ipv4.tcp_syn_retries", "1")
 	if path := "net.ipv4.tcp_syn_linear_timeouts"; sysctlExists(path) {
 		testenv.Sysctl(t, r.ns, path, "0")
 	}
@@ -190,7 +207,7 @@ func TestRootPendingConnectKeepsItsTimeout(t *testing.T) {
 			p.Adapted = 1 << tcp.SynRTO
 		})
 	}
-	adapt(500) // two retransmissions: after 0.5 and 1.5 s, and it fails after 3.5 s
+	adapt(500)
 	begun := time.Now()
 	done := make(chan error, 1)
 	go r.ns.Do(t, func() {
@@ -203,9 +220,11 @@ func TestRootPendingConnectKeepsItsTimeout(t *testing.T) {
 	})
 	time.Sleep(200 * time.Millisecond)
 	adapt(125)
+	// Two more retransmissions become three: after 0.5, 1.5 and 3.5 s, and it fails after 7.5 s.
+	testenv.Sysctl(t, r.ns, "net.ipv4.tcp_syn_retries", "2")
 	err := <-done
-	if took := time.Since(begun); err != unix.ETIMEDOUT || took < 3300*time.Millisecond {
-		t.Errorf("connect ended after %v: %v; want a timeout after 3.5 s", took, err)
+	if took := time.Since(begun); err != unix.ETIMEDOUT || took < 7300*time.Millisecond || took > 9*time.Second {
+		t.Errorf("connect ended after %v: %v; want a timeout after 7.5 s", took, err)
 	}
 }
 

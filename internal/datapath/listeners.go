@@ -17,7 +17,7 @@ type listeners struct {
 
 // changed is called by SetSettings with the request ops that policies answered before, and answer now.
 func (l *listeners) changed(before, now uint32) {
-	op := requestMask(1 << tcp.PeerOption)
+	op := requestMask(1<<tcp.PeerOption, 0)
 	// Listeners that began to listen after the lease of an earlier process had expired lack the flag.
 	if (before^now)&op != 0 || !l.set && now&op != 0 {
 		l.pending.Store(true)
@@ -29,7 +29,7 @@ func (l *listeners) changed(before, now uint32) {
 func (d *Datapath) AsksListeners() bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return d.config.Requests&requestMask(1<<tcp.PeerOption) != 0
+	return d.config.Requests&requestMask(1<<tcp.PeerOption, 0) != 0
 }
 
 // WantsWalk reports whether a walk should come soon, because listeners have to be given a flag, or to lose it.

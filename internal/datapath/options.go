@@ -69,18 +69,26 @@ func optionMasks() (before, after uint64) {
 	return before, after
 }
 
-const requestSynAck = 1 << 31 // REQUEST_SYNACK of bpf/include/abi.h
+// Of bpf/include/abi.h: REQUEST_SYNACK and REQUEST_SYN.
+const (
+	requestSynAck = 1 << 31
+	requestSyn    = 1 << 30
+)
 
-// requestMask has a bit for every sock_ops op that answers a field of mask
-// (bit 1<<f per field f), and another one if SYN-ACKs are answered.
-func requestMask(mask uint64) (ops uint32) {
+// requestMask has a bit for every sock_ops op that answers a field that some rule sets or adapts
+// (bit 1<<f per field f), and others for timeouts whose answer needs a look-up: that of a SYN-ACK, and
+// that of a SYN unless it is adapted. An adapted initial receive window is set when a connection begins.
+func requestMask(set, adapted uint64) (ops uint32) {
 	for f, op := range requestOps {
-		if mask&(1<<f) != 0 {
+		if (set|adapted&^(1<<tcp.InitRwnd))&(1<<f) != 0 {
 			ops |= 1 << op
 		}
 	}
-	if mask&(1<<tcp.SynAckRTO) != 0 {
+	if (set|adapted)&(1<<tcp.SynAckRTO) != 0 {
 		ops |= requestSynAck
+	}
+	if set&(1<<tcp.SynRTO) != 0 {
+		ops |= requestSyn
 	}
 	return ops
 }

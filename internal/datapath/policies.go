@@ -124,9 +124,9 @@ func (d *Datapath) SetLease(lease time.Duration) error {
 
 // Settings are what the programs need beside rules and policies.
 type Settings struct {
-	// Fields has the bit 1<<f for every field that some policy may set; the
-	// programs answer only the request ops that these need.
-	Fields uint64
+	// Fields has the bit 1<<f for every field that some rule sets, and Adapted for every field that some rule
+	// adapts; the programs answer only the request ops that these need.
+	Fields, Adapted uint64
 	// Yields are the fields that network namespaces own.
 	Yields []Yield
 	// Inherited are the default congestion controls that network namespaces have from their
@@ -159,8 +159,9 @@ const yieldCC = 1 << 63 // YIELD_CC of bpf/include/abi.h
 func (d *Datapath) SetSettings(s Settings) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.listeners.changed(d.config.Requests, requestMask(s.Fields))
-	d.config.Requests = requestMask(s.Fields)
+	requests := requestMask(s.Fields, s.Adapted)
+	d.listeners.changed(d.config.Requests, requests)
+	d.config.Requests = requests
 	union, err := d.putYields(s.Yields)
 	if err != nil {
 		return err

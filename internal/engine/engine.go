@@ -149,20 +149,17 @@ func (e *Engine) Rules() []policy.Rule {
 	return e.rules.list
 }
 
-// Fields has the bit 1<<f for each field that some rule sets or adapts: none in mode observe. An
-// adapted initial receive window is not among them: programs set it when a connection begins, and do
-// not answer BPF_SOCK_OPS_RWND_INIT with it, which would cost a look-up at both ends.
-func (e *Engine) Fields() (mask uint64) {
+// Fields has the bit 1<<f for each field that some rule sets, and for each that some rule adapts: none in mode
+// observe.
+func (e *Engine) Fields() (set, adapted uint64) {
 	if e.Mode() == ModeObserve {
-		return 0
+		return 0, 0
 	}
 	for _, r := range e.Rules() {
-		mask |= r.Set.Mask()
+		set |= r.Set.Mask()
 		for _, f := range r.Adapt {
-			if f != tcp.InitRwnd {
-				mask |= 1 << f
-			}
+			adapted |= 1 << f
 		}
 	}
-	return mask
+	return set, adapted
 }

@@ -21,7 +21,7 @@ func peerOptionOf(w *world, k path.Key) uint64 {
 // with spurious retransmissions, and the option is left out once only SYNs without it are answered.
 func TestAdaptPeerOption(t *testing.T) {
 	w := newWorld(t, nil, learnRule("all", func(r *policy.Rule) { r.Adapt = []tcp.Field{tcp.PeerOption} }))
-	if w.e.Fields()&(1<<tcp.PeerOption) == 0 {
+	if _, adapted := w.e.Fields(); adapted&(1<<tcp.PeerOption) == 0 {
 		t.Error("the datapath is not asked for the option")
 	}
 	run := func(n int, change func(s *tcp.Sample)) {
