@@ -19,25 +19,15 @@ static __always_inline void reply_syn_timeout(struct bpf_sock_ops *skops, __u32 
 	skops->reply = ms_to_jiffies(ms) + !!syn_halved(ms_to_jiffies(ms));
 }
 
-/* Answers for a connection whose SYN timeout was adapted, without a look-up of its policy.
- * Returns the timeout in milliseconds; 0: it was not adapted, or its SYN was lost.
+/* The kernel asks for the timeout of a connection again. Returns whether its SYN was lost twice with an adapted timeout; then
+ * the kernel gets no answer.
  *
  * A global function, so that it is verified once and not at every call. */
-__noinline int syn_timeout_answered(struct bpf_sock_ops *skops)
+__noinline int syn_lost_twice(struct bpf_sock_ops *skops)
 {
 	struct tcp_sock *tp = skops_tcp(skops);
-	__u32 given = tp ? syn_timeout_taken(tp) : 0;
 
-	if (!given) {
-		if (unlikely(tp && tp->inet_conn.icsk_retransmits == 1))
-			raise_syn_retries(skops, tp);
-		return 0;
-	}
-	if ((__s32)skops->reply <= 0) {
-		reply_timeout(skops, given);
-		count(COUNT_REPLIES);
-	}
-	return given;
+	return tp && tp->inet_conn.icsk_retransmits == 1 && raise_syn_retries(skops, tp);
 }
 
 #endif

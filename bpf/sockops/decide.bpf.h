@@ -46,12 +46,19 @@ static __always_inline bool conn_is_hold_out(const struct conn_ctx *ctx, const s
 				 incoming_draw(c, ctx->cfg->draw_key)) < share;
 }
 
-/* Whether a connection of which no state is kept, or a request socket, is a hold-out: by the same draws as in decide. For a
- * request socket, number is not used; the results may differ if the slice ends before the handshake does. */
-static __always_inline bool is_hold_out(const struct conn_ctx *ctx, const struct conn *c, __u64 number)
+/* Whether a request socket is a hold-out: by the same draws as in decide. The results may differ if the slice ends before the
+ * handshake does. */
+static __always_inline bool request_is_hold_out(const struct conn_ctx *ctx, const struct conn *c)
 {
-	return conn_is_hold_out(ctx, c, number) ||
+	return conn_is_hold_out(ctx, c, 0) ||
 	       (ctx->policy->hold_out_slices && slice_is_hold_out(ctx, slice_of(ctx, c)));
+}
+
+/* Whether a connection of which no state is kept gets nothing. Nobody compares it, so there is one draw for it alone, with
+ * the share of all hold-outs: that of a slice takes longer. */
+static __always_inline bool is_left_out(const struct conn_ctx *ctx, __u64 number)
+{
+	return conn_draw(number, ctx->cfg->draw_key[0]) >> 48 < ctx->policy->hold_out + ctx->policy->hold_out_slices;
 }
 
 /* What the network namespace of a connection owns. Nothing if the rule names the

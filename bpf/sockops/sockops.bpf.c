@@ -180,7 +180,7 @@ static __noinline void apply_begin(struct bpf_sock_ops *skops, const struct conn
 	__u32 rto_min;
 
 	if (outgoing && shortens_syn_timeout(ctx))
-		mark_syn_timeout(ctx->tp, ctx->policy->value[FIELD_SYN_RTO]);
+		mark_syn_timeout(skops, ctx->tp, ctx->counters, ctx->policy->value[FIELD_SYN_RTO]);
 	if (outgoing && (set & ctx->policy->adapted & (1ULL << FIELD_INIT_RWND)))
 		raise_init_rwnd(skops, ctx->tp, ctx->policy->value[FIELD_INIT_RWND]);
 	if (!outgoing && (set & PEER_BIT))
@@ -216,8 +216,8 @@ static __always_inline void on_begin(struct bpf_sock_ops *skops, const struct co
 	if (!ctx->tp)
 		return;
 	if (!follows(ctx, number, &stands_for)) {
-		if (unlikely(outgoing && shortens_syn_timeout(ctx)) && !is_hold_out(ctx, c, number))
-			mark_syn_timeout(ctx->tp, ctx->policy->value[FIELD_SYN_RTO]);
+		if (unlikely(outgoing && shortens_syn_timeout(ctx)) && !is_left_out(ctx, number))
+			mark_syn_timeout(skops, ctx->tp, ctx->counters, ctx->policy->value[FIELD_SYN_RTO]);
 		return;
 	}
 	t = (struct track){ .arm = NO_ARM, .start_ns = ctx->now, .class = ctx->cls->id, .stands_for = stands_for };
@@ -307,9 +307,9 @@ static __always_inline void on_request(struct bpf_sock_ops *skops, const struct 
 	if (field == FIELD_INIT_RWND && (p->adapted & (1U << field)))
 		return;		/* not a bound: raise_init_rwnd */
 	if (field == FIELD_SYN_RTO && (p->adapted & (1U << field)))
-		return;		/* syn_timeout_answered */
+		return;		/* syn_timeout_taken */
 	t = full ? recall(skops, ctx->tp) : NULL;
-	if (full ? t && (t->flags & F_HOLD_OUT) : is_hold_out(ctx, c, 0))
+	if (full ? t && (t->flags & F_HOLD_OUT) : request_is_hold_out(ctx, c))
 		return;
 	if (field == FIELD_PEER_OPTION) {
 		value = p->set & ~ctx->yield & DELACK_MAX_BIT ? p->value[FIELD_DELACK_MAX] : ~0ULL;
@@ -389,10 +389,12 @@ int tcpilot_sockops(struct bpf_sock_ops *skops)
 		on_event(skops);
 		return 1;
 	}
-	if (op == BPF_SOCK_OPS_TIMEOUT_INIT &&
-	    ((skops->is_fullsock && syn_timeout_answered(skops)) ||
-	     !(ctx.cfg->requests & (skops->is_fullsock ? REQUEST_SYN : REQUEST_SYNACK))))
-		return 1;
+	if (op == BPF_SOCK_OPS_TIMEOUT_INIT) {
+		if (skops->is_fullsock && (syn_timeout_taken(skops) || syn_lost_twice(skops)))
+			return 1;
+		if (!(ctx.cfg->requests & (skops->is_fullsock ? REQUEST_SYN : REQUEST_SYNACK)))
+			return 1;
+	}
 	if (unlikely(op == BPF_SOCK_OPS_RTT_CB)) {
 		limit_rtt(skops);
 		on_round_trip(skops, bpf_ktime_get_ns() < ctx.cfg->lease_ns);

@@ -24,14 +24,13 @@ enum {
 	SYN_MARKS = 256,
 };
 
-/* How often the timeout of a SYN was halved that is about to be sent (SYN_HALVED_MAX), and the rest of the hash of its
- * addresses and ports, which also is the index. A mark that is overwritten leaves one connection the kernel's timeout. */
-static __u32 syn_marks[SYN_MARKS];
+/* The timeout of a SYN that is about to be sent. One that is overwritten leaves a connection the kernel's timeout. */
+struct syn_mark {
+	__u64 sk;	/* address of the socket */
+	__u32 timeout;	/* jiffies */
+};
 
-static __always_inline __u32 *syn_mark(__u32 hash)
-{
-	return &syn_marks[hash / (SYN_HALVED_MAX + 1) % SYN_MARKS];
-}
+static struct syn_mark syn_marks[SYN_MARKS];	/* by local port */
 
 /* The number of SYN retransmissions that sockets of the namespace have by default. */
 static __always_inline __u8 usual_syn_retries(struct tcp_sock *tp)
@@ -44,39 +43,45 @@ static __always_inline void set_syn_retries(struct bpf_sock_ops *skops, int retr
 	bpf_setsockopt(skops, SOL_TCP, TCP_SYNCNT, &retries, sizeof(retries));
 }
 
-/* A connection begins: marks it for a timeout. It stays the kernel's if the application has limited the retransmissions, by
- * number or by time (then the kernel does not ask again), or if the connection belongs to MPTCP, which counts
- * retransmissions to detect middleboxes. So it does if there are few: the first ones are not doubled (tcp_syn_linear_timeouts,
- * four), which makes a connect fail up to 3 s earlier; from four on that is less than a tenth. */
-static __always_inline void mark_syn_timeout(struct tcp_sock *tp, __u32 timeout_ms)
-{
-	__u32 hash = tcp_sk_sock(tp)->__sk_common.skc_hash, halved = 0;
-	__u8 chosen = tp->inet_conn.icsk_syn_retries;
-	__u8 usual = usual_syn_retries(tp);
-
-	if ((chosen && chosen != usual) || usual < SYN_RETRIES_MIN || tp->inet_conn.icsk_user_timeout || tcp_is_mptcp(tp))
-		return;
-	for (__u32 ms = SYN_TIMEOUT_MS; halved < SYN_HALVED_MAX && ms > timeout_ms; ms /= 2)
-		halved++;
-	if (halved)
-		*syn_mark(hash) = (hash & ~SYN_HALVED_MAX) | halved;
-}
-
-/* The timeout of the SYN that is about to be sent, in milliseconds; 0: the kernel's. */
-static __always_inline __u32 syn_timeout_taken(struct tcp_sock *tp)
-{
-	__u32 hash = tcp_sk_sock(tp)->__sk_common.skc_hash, *mark = syn_mark(hash);
-	__u32 halved = *mark & SYN_HALVED_MAX;
-
-	if (!halved || ((*mark ^ hash) & ~SYN_HALVED_MAX))
-		return 0;
-	*mark = 0;
-	return SYN_TIMEOUT_MS >> halved;
-}
-
 static __always_inline __u32 ms_to_jiffies(__u32 ms)
 {
 	return (ms * 1000 + jiffy_us - 1) / jiffy_us;
+}
+
+/* A connection begins: leaves its timeout for syn_timeout_taken. It stays the kernel's if the application has limited the
+ * retransmissions, by number or by time (then the kernel does not ask again), or if the connection belongs to MPTCP, which
+ * counts retransmissions to detect middleboxes. So it does if there are few: the first ones are not doubled
+ * (tcp_syn_linear_timeouts, four), which makes a connect fail up to 3 s earlier; from four on that is less than a tenth. */
+static __always_inline void mark_syn_timeout(struct bpf_sock_ops *skops, struct tcp_sock *tp, struct counters *counters,
+					     __u32 timeout_ms)
+{
+	struct syn_mark *mark = &syn_marks[skops->local_port % SYN_MARKS];
+	__u8 chosen = tp->inet_conn.icsk_syn_retries;
+	__u8 usual = usual_syn_retries(tp);
+	__u32 ms = SYN_TIMEOUT_MS;
+
+	if ((chosen && chosen != usual) || usual < SYN_RETRIES_MIN || tp->inet_conn.icsk_user_timeout || tcp_is_mptcp(tp))
+		return;
+	for (int halved = 0; halved < SYN_HALVED_MAX && ms > timeout_ms; halved++)
+		ms /= 2;
+	if (ms == SYN_TIMEOUT_MS)
+		return;
+	mark->sk = (__u64)skops->sk;
+	mark->timeout = ms_to_jiffies(ms);
+	counters->n[COUNT_REPLIES]++;
+}
+
+/* Answers with the timeout that mark_syn_timeout left for the SYN that is about to be sent. False: there is none. */
+static __always_inline bool syn_timeout_taken(struct bpf_sock_ops *skops)
+{
+	struct syn_mark *mark = &syn_marks[skops->local_port % SYN_MARKS];
+
+	if (!mark->sk || mark->sk != (__u64)skops->sk)
+		return false;
+	mark->sk = 0;
+	if ((__s32)skops->reply <= 0)	/* see on_request */
+		skops->reply = mark->timeout;
+	return true;
 }
 
 /* How often a timeout was halved; 0: it is none of those that mark_syn_timeout leaves. */
@@ -89,8 +94,8 @@ static __always_inline __u32 syn_halved(__u32 jiffies)
 	return jiffies == ms_to_jiffies(SYN_TIMEOUT_MS >> halved) ? halved : 0;
 }
 
-/* The timeout of a SYN has expired for the second time: adds retransmissions if it was halved. */
-static __always_inline void raise_syn_retries(struct bpf_sock_ops *skops, struct tcp_sock *tp)
+/* The timeout of a SYN has expired for the second time: adds retransmissions if it was halved. Returns whether they were added. */
+static __always_inline bool raise_syn_retries(struct bpf_sock_ops *skops, struct tcp_sock *tp)
 {
 	__u32 halved = syn_halved(tp->inet_conn.icsk_rto >> (tp->inet_conn.icsk_backoff & 31));
 	__u8 chosen = tp->inet_conn.icsk_syn_retries;
@@ -99,12 +104,13 @@ static __always_inline void raise_syn_retries(struct bpf_sock_ops *skops, struct
 	__u8 *raised;
 
 	if (!halved || (chosen && chosen != usual) || !sk)
-		return;
+		return false;
 	raised = bpf_sk_storage_get(&raised_retries, sk, 0, BPF_SK_STORAGE_GET_F_CREATE);
 	if (!raised)
-		return;
+		return false;
 	*raised = usual + halved;
 	set_syn_retries(skops, *raised);
+	return true;
 }
 
 /* A socket begins a connection. Takes back what an earlier connect had raised. */
