@@ -409,7 +409,7 @@ func TestRootPathMatch(t *testing.T) {
 	if id, at, ok, err := r.rowOf(path.Of(1, 0, netip.MustParseAddr("127.0.2.77"), 32)); err != nil || !ok || id != want["/24"] || at.Sub(later).Abs() > time.Second {
 		t.Errorf("looked up: %d until %v, %v, %v", id, at, ok, err)
 	}
-	must(t, r.DeletePolicies([]path.Key{path.Of(1, 0, netip.MustParseAddr("127.0.2.9"), 32), path.Of(9, 0, netip.MustParseAddr("127.0.2.9"), 32)}))
+	must(t, r.DeletePolicies([]path.Key{path.Of(1, 0, netip.MustParseAddr("127.0.2.9"), 32), path.Of(9, 0, netip.MustParseAddr("127.0.2.9"), 32)}, false))
 	check(r.ns, false, "127.0.2.9", "/24")
 	must(t, r.DeletePoliciesExcept(func(class uint32) bool { return class != 1 }))
 	check(r.ns, false, "127.0.2.9", "none")
@@ -442,7 +442,7 @@ func TestRootManyPolicies(t *testing.T) {
 			t.Errorf("policy %d is %d, %v, %v", i+1, id, ok, err)
 		}
 	}
-	must(t, r.DeletePolicies(keys[:100]))
+	must(t, r.DeletePolicies(keys[:100], false))
 	must(t, r.DeletePoliciesExcept(func(uint32) bool { return false }))
 	if _, _, ok, _ := r.rowOf(keys[n-1]); ok {
 		t.Error("a policy is left")

@@ -131,6 +131,10 @@ func TestRootFlowCounts(t *testing.T) {
 		t.Error("connected to a closed port")
 	}
 	r.awaitFlows(t, root, 0)
+	r.policy(t, nil)
+	if n, counted := r.Flows(root); counted {
+		t.Errorf("%d connections of a path that is not counted any more", n)
+	}
 }
 
 // awaitFlows waits until a path has the given number of connections: ends are asynchronous.

@@ -32,8 +32,11 @@ func (d *Datapath) AsksListeners() bool {
 	return d.config.Requests&requestMask(1<<tcp.PeerOption, 0) != 0
 }
 
-// WantsWalk reports whether a walk should come soon, because listeners have to be given a flag, or to lose it.
-func (d *Datapath) WantsWalk() bool { return d.listeners.pending.Load() }
+// WantsWalk reports whether a walk should come soon, because listeners have to be given a flag, or to lose it, or because
+// there may be connections that are to be followed from now on.
+func (d *Datapath) WantsWalk() bool {
+	return d.listeners.pending.Load() || d.adoption.wanted.Load() != d.adoption.served.Load()
+}
 
 // oldListeners returns why listeners that are older than a rule with the peer option do not answer it; nil if
 // they do, or if there was no such listener yet.

@@ -65,7 +65,8 @@ func newLiveIterator(m *sockopsMaps, cgroup uint64) (*liveIterator, error) {
 // there may be some that the programs should have followed.
 type adoption struct {
 	wanted atomic.Uint64 // how often there may have been some, beside those for which there was no room (COUNT_UNTRACKED)
-	done   uint64        // the sum of both, before the latest complete walk that adopted; only the caller of Walk uses it
+	served atomic.Uint64 // wanted, before the latest complete walk that adopted
+	done   uint64        // the sum of both, before that walk; only the caller of Walk uses it
 }
 
 // beginAdoption tells the iterator whether the walk that follows adopts connections. done is to be called if it
@@ -75,14 +76,18 @@ func (d *Datapath) beginAdoption() (done func(), err error) {
 	if err != nil {
 		return nil, err
 	}
-	wanted, adopts := d.adoption.wanted.Load()+n[abiCounterCOUNT_UNTRACKED], uint32(0)
+	served, adopts := d.adoption.wanted.Load(), uint32(0)
+	wanted := served + n[abiCounterCOUNT_UNTRACKED]
 	if wanted != d.adoption.done || n[abiCounterCOUNT_NOT_FOLLOWED] == 0 {
 		adopts = 1
 	}
 	if err := d.live.objs.Adopts.Set(adopts); err != nil {
 		return nil, fmt.Errorf("set whether connections are adopted: %w", err)
 	}
-	return func() { d.adoption.done = wanted }, nil
+	return func() {
+		d.adoption.done = wanted
+		d.adoption.served.Store(served)
+	}, nil
 }
 
 // replacements are the maps that spec shares with the hooks, by their names in C.

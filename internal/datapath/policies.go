@@ -22,6 +22,7 @@ func (d *Datapath) WritePolicies(entries []path.Entry) error {
 
 	known := d.ccs.n.Load()
 	offset := wallOffset()
+	var ended []*abiPathKey
 	keys := make([]abiPathKey, len(entries))
 	values := make([]abiPathPolicy, len(entries))
 	for i := range entries {
@@ -32,9 +33,11 @@ func (d *Datapath) WritePolicies(entries []path.Entry) error {
 		if values[i], err = encodePolicy(&entries[i], &d.ccs, offset); err != nil {
 			return err
 		}
-		if entries[i].Policy.CountFlows {
-			values[i].Flow = d.flows.row(entries[i].Rule, &keys[i]) // 0 if there is no room: not counted, no initial window is raised
+		if !entries[i].Policy.CountFlows {
+			ended = append(ended, &keys[i])
+			continue
 		}
+		values[i].Flow = d.flows.row(entries[i].Rule, &keys[i]) // 0 if there is no room: not counted, no initial window is raised
 		if err := d.limitPath(values[i].Flow, pacedRate(&entries[i].Policy)); err != nil {
 			return err
 		}
@@ -47,6 +50,11 @@ func (d *Datapath) WritePolicies(entries []path.Entry) error {
 	}
 	if err := putBatch(d.maps.PathPolicies, keys, values); err != nil {
 		return fmt.Errorf("write %d policies: %w", len(entries), err)
+	}
+	for _, k := range ended {
+		if err := d.endCount(k); err != nil {
+			return err
+		}
 	}
 	for i := range entries {
 		d.flows.clamp(values[i].Flow, &entries[i].Policy)
@@ -61,8 +69,9 @@ func (d *Datapath) WritePolicies(entries []path.Entry) error {
 // is bounded, and only grows.
 func (d *Datapath) RoomForCC(cc tcp.CC) error { return d.ccs.room(cc) }
 
-// DeletePolicies removes rows; a row that does not exist is not an error.
-func (d *Datapath) DeletePolicies(keys []path.Key) error {
+// DeletePolicies removes rows; a row that does not exist is not an error. adopt: connections that they left without
+// state are to be followed from now on.
+func (d *Datapath) DeletePolicies(keys []path.Key, adopt bool) error {
 	for _, k := range keys {
 		key, err := encodeKey(k)
 		if err != nil {
@@ -71,14 +80,23 @@ func (d *Datapath) DeletePolicies(keys []path.Key) error {
 		if err := d.maps.PathPolicies.Delete(&key); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
 			return fmt.Errorf("delete policy of %s: %w", k, err)
 		}
-		if row := d.flows.release(&key); row != 0 {
-			d.mu.Lock()
-			err := d.limitPath(row, 0)
-			d.mu.Unlock()
-			if err != nil {
-				return err
-			}
+		d.mu.Lock()
+		err = d.endCount(&key)
+		d.mu.Unlock()
+		if err != nil {
+			return err
 		}
+	}
+	if adopt {
+		d.adoption.wanted.Add(1)
+	}
+	return nil
+}
+
+// endCount ends the count and the pacing rate of a path whose connections are not counted any more. d.mu must be locked.
+func (d *Datapath) endCount(k *abiPathKey) error {
+	if row := d.flows.release(k); row != 0 {
+		return d.limitPath(row, 0)
 	}
 	return nil
 }

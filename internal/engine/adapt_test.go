@@ -1,7 +1,9 @@
 package engine
 
 import (
+	"errors"
 	"fmt"
+	"net/netip"
 	"strings"
 	"testing"
 	"time"
@@ -338,10 +340,11 @@ func TestPathsThatBecomeLongerAreFollowed(t *testing.T) {
 	row := func() path.Policy { return w.sink.rows[path.Of(1, 0, to, 24)].Policy }
 	short := func(s *tcp.Sample) { s.Connect, s.MinRTT, s.SRTT, s.RTTVar = 100*time.Microsecond, 100, 120, 10 }
 	tiny := ip("203.0.113.9") // its connections have no outcome, and no field is adapted
-	w.run(30, tiny, even, short, func(s *tcp.Sample) {
+	small := func(s *tcp.Sample) {
 		s.Flags |= tcp.FlagAppLimited
 		s.Ssthresh, s.Cwnd, s.Busy = 0, 10, time.Microsecond
-	})
+	}
+	w.run(30, tiny, even, short, small)
 	if row, ok := w.sink.rows[path.Of(1, 0, tiny, 24)]; !ok || row.Policy.FollowAll {
 		t.Errorf("a short path of small connections: row %v, %+v", ok, row.Policy)
 	}
@@ -353,5 +356,44 @@ func TestPathsThatBecomeLongerAreFollowed(t *testing.T) {
 	w.run(30, to, even)
 	if !row().FollowAll || !row().CountFlows || w.sink.adopts != 1 {
 		t.Errorf("a longer path: followed %v, counted %v, adopted %d times", row().FollowAll, row().CountFlows, w.sink.adopts)
+	}
+	w.run(30, tiny, even, small) // it loses its row, and gets its rule's
+	if row, ok := w.sink.rows[path.Of(1, 0, tiny, 24)]; ok && !row.Policy.FollowAll || w.sink.adopts != 2 {
+		t.Errorf("small connections of a longer path: row %v, %+v, adopted %d times", ok, row.Policy, w.sink.adopts)
+	}
+}
+
+// The first row of a longer path within a short one adopts, since the row that it replaces did not follow. So does
+// one that cannot be written at first.
+func TestFirstRowOfAPathWithinAShortOneAdopts(t *testing.T) {
+	w := newWorld(t, func(o *Options) { o.Bits = func(netip.Addr) int { return 16 } }, learnRule("all", windowRule))
+	even := goods{cubic: 100, bbr: 100, reno: 100}
+	w.run(40, ip("198.51.7.1"), even, func(s *tcp.Sample) { s.Connect, s.MinRTT, s.SRTT, s.RTTVar = 100*time.Microsecond, 100, 120, 10 })
+	if row := w.sink.rows[path.Of(1, 0, ip("198.51.7.1"), 16)]; row.Policy.FollowAll || w.sink.adopts != 0 {
+		t.Fatalf("a short prefix: %+v, adopted %d times", row.Policy, w.sink.adopts)
+	}
+	w.sink.refuse = errors.New("no")
+	w.run(1, ip("198.51.99.1"), even)
+	w.sink.refuse = nil
+	w.run(1, ip("198.51.99.1"), even)
+	w.now += 2 * second
+	w.e.Tick(w.now)
+	if row, ok := w.sink.rows[path.Of(1, 0, ip("198.51.99.1"), 32)]; !ok || !row.Policy.FollowAll || w.sink.adopts != 1 {
+		t.Errorf("a host that is farther: row %v, %+v, adopted %d times", ok, row.Policy, w.sink.adopts)
+	}
+}
+
+// Windows come and go with the load of a path, so that hold-out slices count for the default only if none was ever raised.
+func TestHoldOutSlicesWhereWindowsWereRaised(t *testing.T) {
+	w := newWorld(t, nil, learnRule("all", windowRule))
+	to, even := ip("198.51.100.7"), goods{cubic: 100, bbr: 100, reno: 100}
+	w.run(20, to, even)
+	n := w.e.nodes[keyOf(w.e.rules.states[0].root.key.class, 0, to, 24)]
+	if n.changesTransfers() {
+		t.Error("before a window was raised")
+	}
+	w.run(1, to, even, func(s *tcp.Sample) { s.InitCwnd = 20 })
+	if !n.changesTransfers() {
+		t.Error("after a window was raised")
 	}
 }

@@ -20,16 +20,17 @@ type Sink interface {
 	WriteRules(t *class.Table) error
 	// WritePolicies adds or replaces rows of the policy table.
 	WritePolicies(entries []path.Entry) error
-	// DeletePolicies removes rows; a row that does not exist is not an error.
-	DeletePolicies(keys []path.Key) error
+	// DeletePolicies removes rows; a row that does not exist is not an error. adopt: connections that they left
+	// without state are to be followed from now on.
+	DeletePolicies(keys []path.Key, adopt bool) error
 }
 
 // Discard is a Sink for replays.
 type Discard struct{}
 
-func (Discard) WriteRules(*class.Table) error        { return nil }
-func (Discard) WritePolicies([]path.Entry) error     { return nil }
-func (Discard) DeletePolicies(keys []path.Key) error { return nil }
+func (Discard) WriteRules(*class.Table) error         { return nil }
+func (Discard) WritePolicies([]path.Entry) error      { return nil }
+func (Discard) DeletePolicies([]path.Key, bool) error { return nil }
 
 // Options are the engine's settings. They do not change while it runs.
 type Options struct {

@@ -101,10 +101,13 @@ func (f *fakeSink) WritePolicies(entries []path.Entry) error {
 	return nil
 }
 
-func (f *fakeSink) DeletePolicies(keys []path.Key) error {
+func (f *fakeSink) DeletePolicies(keys []path.Key, adopt bool) error {
 	f.calls++
 	if f.refuse != nil {
 		return f.refuse
+	}
+	if adopt {
+		f.adopts++
 	}
 	for _, k := range keys {
 		delete(f.rows, k)

@@ -235,13 +235,11 @@ func (e *Engine) toBack(n *node) {
 const (
 	// admittedAt is the number of observations that end the probation of a path (cache.go).
 	admittedAt = 3
-	// admittedSamples is the same in samples with a round-trip time, for paths without outcomes.
-	admittedSamples = 10
 )
 
 // admit ends the probation of n if enough is known of it.
 func (e *Engine) admit(n *node) {
-	if n.belief.Count >= admittedAt || n.metrics.RTTs >= admittedSamples || n.children.len > 0 {
+	if n.belief.Count >= admittedAt || n.children.len > 0 {
 		e.cache.admit(n)
 	}
 }
@@ -286,7 +284,7 @@ func (e *Engine) evictNode(n *node) {
 // drop takes a node out of every list and of the kernel.
 func (e *Engine) drop(n *node) {
 	delete(e.nodes, n.key)
-	e.rows.withdraw(n)
+	e.withdraw(n)
 	if n.parent != nil {
 		n.parent.children.remove(n)
 		n.rule.paths--

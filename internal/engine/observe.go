@@ -150,7 +150,7 @@ func (e *Engine) readapt(n *node, s *tcp.Sample) {
 		if policy.WindowRenewed(n.policy.windowExpires, policy.WindowExpires(&n.metrics)) && now.Window != 0 {
 			e.queue.markUrgent(n) // a slice may be longer than the window is valid
 		}
-		if n.rule.rule.FollowsAll(&n.metrics) != n.followsAll() {
+		if followed := n.followsAll(); n.rule.rule.FollowsAll(&n.metrics, followed) != followed {
 			e.queue.mark(n)
 		}
 	case now.Safer(n.policy.adapted):
@@ -267,6 +267,13 @@ func (e *Engine) assignSlice(leaf *node, s *tcp.Sample, out *learn.Outcome) bool
 	return true
 }
 
+// changesTransfers reports whether connections of n get adapted fields that change their transfers. Windows come and go with
+// the load of the path, so that one was raised is enough: otherwise the default would be observed at busy times only.
+func (n *node) changesTransfers() bool {
+	row := n.policyNode()
+	return row.first != nil || row.policy.adapted.ChangesTransfers()
+}
+
 // updateBeliefs updates the beliefs of a path and of its ancestors by an outcome: of the hold-out,
 // of an arm, or of both if a slice of the hold-out had the default.
 func (e *Engine) updateBeliefs(leaf *node, s *tcp.Sample, out learn.Outcome) {
@@ -276,10 +283,10 @@ func (e *Engine) updateBeliefs(leaf *node, s *tcp.Sample, out learn.Outcome) {
 			e.opt.Learner.ObserveHoldOut(&m.belief, out)
 			e.beliefChanged(m, tcp.CC{})
 		}
-		// If connections get no fields that change their transfers, a hold-out slice is also an observation of the default
+		// If connections get no fields that change their transfers, and never did, a hold-out slice is also an observation of the default
 		// as an arm, except for connections whose application chose another congestion
 		// control. In mode observe all connections have the default.
-		isDefault := by == learn.HoldOutSlice && leaf.rule.rule.Set.Mask() == 0 && !leaf.policyNode().policy.adapted.ChangesTransfers() && e.arms.offered.def != (tcp.CC{})
+		isDefault := by == learn.HoldOutSlice && leaf.rule.rule.Set.Mask() == 0 && !leaf.changesTransfers() && e.arms.offered.def != (tcp.CC{})
 		if s.CC == (tcp.CC{}) || !isDefault && !e.rollouts.observe {
 			return
 		}

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"cmp"
 	"slices"
 	"time"
 
@@ -164,10 +165,10 @@ func (e *Engine) decide(n *node, now int64) (en path.Entry, write bool) {
 
 // followsAll reports whether the row that connections of n match follows all of them.
 func (n *node) followsAll() bool {
-	if n.id == 0 {
-		return n.rule.rule.FollowsAll(nil)
+	if row := n.policyNode(); row.id != 0 {
+		return row.policy.followAll
 	}
-	return n.policy.followAll
+	return n.rule.rule.FollowsAll(nil, true)
 }
 
 // leftToParent reports whether n has no row of its own, because nothing is known of it, and
@@ -177,7 +178,7 @@ func (e *Engine) leftToParent(n *node, now int64) bool {
 	if n.belief.Count > 0 || n.left != nil || n.key == rootKey(n.key.class, 0) || e.hasOwnPolicy(n, now) {
 		return false
 	}
-	e.rows.withdraw(n)
+	e.withdraw(n)
 	n.reason = policy.NewPath
 	if e.parentBelief(n) != nil {
 		n.reason = policy.Inherited
@@ -185,10 +186,17 @@ func (e *Engine) leftToParent(n *node, now int64) bool {
 	return true
 }
 
+// withdraw asks for the row of n to be deleted. Its connections get the row of an ancestor, which may follow all of them.
+func (e *Engine) withdraw(n *node) {
+	left := n.id != 0 && !n.policy.followAll
+	e.rows.withdraw(n)
+	e.rows.adopt = e.rows.adopt || left && n.followsAll()
+}
+
 // hasOwnPolicy reports whether n gets another policy than its parent although it has no
 // observations: other arms, values adapted to it, or connections that need not be followed.
 func (e *Engine) hasOwnPolicy(n *node, now int64) bool {
-	return n.rule.rule.FollowsAll(nil) != n.rule.rule.FollowsAll(&n.metrics) || n.ecn && !slices.Equal(e.arms.offered.plain, e.arms.offered.suit(n)) ||
+	return cmp.Or(n.parent, n.rule.root).followsAll() != n.rule.rule.FollowsAll(&n.metrics, n.followsAll()) || n.ecn && !slices.Equal(e.arms.offered.plain, e.arms.offered.suit(n)) ||
 		n.rule.rule.Adapted(&n.metrics, n.first, n.policy.adapted, now) != (policy.Adapted{})
 }
 
@@ -200,7 +208,7 @@ func (e *Engine) input(n *node, now int64) *policy.Input {
 	in.Retired = e.retiredFor(n, now)
 	in.LeftToDefault = n.leftToDefault(now)
 	in.Belief, in.Metrics, in.Adapted = &n.belief, &n.metrics, n.policy.adapted
-	in.First, in.Root = n.first, n.isRoot()
+	in.First, in.Root, in.Followed = n.first, n.isRoot(), n.followsAll()
 	in.Parent = e.parentBelief(n)
 	if in.Now, in.Slice = now, 0; e.slices || n.fixed() {
 		in.Slice = n.sliceShift()

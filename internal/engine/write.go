@@ -144,8 +144,9 @@ func (e *Engine) writeSome(now int64, all bool) (more bool, err error) {
 	defer e.mu.Unlock()
 	if err != nil {
 		e.totals.WriteErrors += uint64(len(e.writer.batch))
-		for _, n := range e.writer.batched {
+		for i, n := range e.writer.batched {
 			n.expires = 0 // some rows may have been written: keep id, so that they can be deleted
+			n.policy.followAll = n.policy.followAll && !e.writer.batch[i].Adopt
 			e.queue.mark(n)
 		}
 	} else {
@@ -159,7 +160,8 @@ func (e *Engine) writeSome(now int64, all bool) (more bool, err error) {
 // deleteRemoved deletes the rows of dropped paths, unless they have been created again.
 func (e *Engine) deleteRemoved() error {
 	e.mu.Lock()
-	removed := e.rows.removed // paths may be appended during the write
+	removed, adopt := e.rows.removed, e.rows.adopt // paths may be appended during the write
+	e.rows.adopt = false
 	var keys []path.Key
 	for _, k := range removed {
 		if n := e.nodes[k]; n == nil || n.id == 0 {
@@ -170,12 +172,13 @@ func (e *Engine) deleteRemoved() error {
 	if len(removed) == 0 {
 		return nil
 	}
-	err := e.opt.Sink.DeletePolicies(keys)
+	err := e.opt.Sink.DeletePolicies(keys, adopt)
 
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if err != nil {
 		e.totals.WriteErrors += uint64(len(keys))
+		e.rows.adopt = e.rows.adopt || adopt
 		return err
 	}
 	e.rows.removed = append(e.rows.removed[:0], e.rows.removed[len(removed):]...)

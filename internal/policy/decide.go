@@ -51,6 +51,8 @@ type Input struct {
 	Observe      bool
 	NotRolledOut float64
 
+	// Followed: all connections of the path are followed now.
+	Followed bool
 	// Many says that many connections of the path overlap: then its hold-out is drawn in slices only.
 	// MoreHeldOut is by what factor the hold-out is to be larger than usual.
 	Many        bool
@@ -113,21 +115,21 @@ func (in *Input) follow(p *path.Policy) {
 	if in.Root {
 		m = nil
 	}
-	windows := in.Rule.adaptsWindows(m)
+	windows := in.Rule.adaptsWindows(m, in.Followed)
 	p.WatchLosses = windows && in.Rule.Adapts(tcp.MaxPacingRate)
 	p.CountFlows = !in.Root && (windows || in.Rule.Adapts(tcp.CwndClamp))
-	p.FollowAll = in.Rule.FollowsAll(m)
+	p.FollowAll = in.Rule.FollowsAll(m, in.Followed)
 }
 
 // FollowsAll reports whether all connections of a path are followed: running ones may be given something, or their number
-// decides what new ones get. m is nil for a path of which nothing is known.
-func (r *Rule) FollowsAll(m *estimate.Path) bool {
-	return r.adaptsWindows(m) || r.names(tcp.RTOMin, tcp.DelackMax, tcp.CwndClamp, tcp.PeerOption)
+// decides what new ones get. m is nil for a path of which nothing is known. was says whether they are now.
+func (r *Rule) FollowsAll(m *estimate.Path, was bool) bool {
+	return r.adaptsWindows(m, was) || r.names(tcp.RTOMin, tcp.DelackMax, tcp.CwndClamp, tcp.PeerOption)
 }
 
 // adaptsWindows reports whether windows or pacing rates of a path may be adapted now or later.
-func (r *Rule) adaptsWindows(m *estimate.Path) bool {
-	return r.names(tcp.MaxPacingRate, tcp.InitCwnd) && !knownShort(m)
+func (r *Rule) adaptsWindows(m *estimate.Path, was bool) bool {
+	return r.names(tcp.MaxPacingRate, tcp.InitCwnd) && !knownShort(m, was)
 }
 
 // names reports whether the rule adapts one of the fields.
@@ -170,6 +172,7 @@ func (in *Input) holdOut(p *path.Policy) {
 	tuned := (1 - in.NotRolledOut) * (1 - share)
 	if in.Observe || tuned <= 0 {
 		p.HoldOut, p.SwitchFrom = One, 0
+		p.FollowAll, p.CountFlows, p.WatchLosses = false, false, false
 		for _, f := range p.Params.Fields() {
 			if tcp.Fields[f].When == tcp.AtRequest {
 				p.Params.Unset(f)

@@ -46,5 +46,22 @@ func TestFollow(t *testing.T) {
 		if got := (path.Policy{FollowAll: p.FollowAll, CountFlows: p.CountFlows, WatchLosses: p.WatchLosses}); got != c.want {
 			t.Errorf("%s: %+v", c.name, got)
 		}
+		in.Observe = true // everything is held out
+		if p := Decide(&in).Policy; p.FollowAll || p.CountFlows || p.WatchLosses {
+			t.Errorf("%s, in mode observe: %+v", c.name, p)
+		}
+	}
+}
+
+// A path does not alternate between being followed and not: each change has all sockets of the host looked at.
+func TestFollowHasHysteresis(t *testing.T) {
+	r := &Rule{Learn: &Learn{}, Adapt: []tcp.Field{tcp.InitCwnd}}
+	for us, want := range map[uint64][2]bool{390: {false, false}, 450: {false, true}, 500: {true, true}} {
+		m := measured(float32(us)/1000, 0)
+		m.RTTs = 20
+		m.MinRTT.Min(adaptNow, us, time.Minute)
+		if got := [2]bool{r.FollowsAll(m, false), r.FollowsAll(m, true)}; got != want {
+			t.Errorf("%d us: followed %v, want %v (if it was not, if it was)", us, got, want)
+		}
 	}
 }

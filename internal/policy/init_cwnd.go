@@ -68,8 +68,13 @@ func leastRTT(m *estimate.Path) time.Duration {
 
 // knownShort reports whether the round trips of a path are so much shorter than leastWindowRTT that its windows and its
 // pacing rate stay the kernel's. An idle path stays short: it has to show that it is longer before anything is adapted.
-func knownShort(m *estimate.Path) bool {
-	return m != nil && m.RTTs >= metricsSamples && leastRTT(m) != 0 && leastRTT(m) < leastWindowRTT/2
+// One whose connections are all followed has to be shorter: each change has all sockets of the host looked at.
+func knownShort(m *estimate.Path, followed bool) bool {
+	most := leastWindowRTT / 2
+	if followed {
+		most = leastWindowRTT * 2 / 5
+	}
+	return m != nil && m.RTTs >= metricsSamples && leastRTT(m) != 0 && leastRTT(m) < most
 }
 
 // filled reports whether connections fill the path. was is the window in use; 0: none.

@@ -24,7 +24,7 @@ const (
 // 0 if they are not.
 func pacingRate(m *estimate.Path, least uint64) uint32 {
 	rate := m.Policer.Pace
-	if uint64(rate) < least || rate > mostPacingRate {
+	if uint64(rate) < least || rate > mostPacingRate || knownShort(m, false) {
 		return 0
 	}
 	return rate

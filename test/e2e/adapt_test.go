@@ -22,8 +22,8 @@ import (
 // leastSynRTO is the least timeout that is adapted, milliseconds.
 const leastSynRTO = 125
 
-// adaptSyn learns for the first remote's network, and adapts the timeout of SYNs.
-const adaptSyn = "  - {name: lab, match: {remote: [10.77.0.0/16]}, learn: {arms: [cubic], hold_out: 0}, adapt: syn_rto}\n"
+// adaptSyn learns for the first remote's network, and adapts the timeout of SYNs: that is the default.
+const adaptSyn = "  - {name: lab, match: {remote: [10.77.0.0/16]}, learn: {arms: [cubic], hold_out: 0}}\n"
 
 // newKnownPath is a world with a path of 10 ms that tcpilot has measured, and adapts the
 // timeout of SYNs to.
