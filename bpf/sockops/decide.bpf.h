@@ -35,13 +35,16 @@ static __always_inline bool slice_is_hold_out(const struct conn_ctx *ctx, struct
 	return ctx->policy->slice_shift && s.hold_out < ctx->policy->hold_out_slices;
 }
 
+/* The requests that tell nobody whether the connection is a hold-out: is_left_out draws for those. */
+#define REQUESTS_LEFT_OUT (1U << BPF_SOCK_OPS_TIMEOUT_INIT | REQUEST_SYN | REQUEST_SYNACK)
+
 /* Whether the connection is a hold-out by itself; number is for conn_draw. If policies
  * answer requests for incoming connections, the draw of one of those is one that the request socket has, too. */
 static __always_inline bool conn_is_hold_out(const struct conn_ctx *ctx, const struct conn *c, __u64 number)
 {
 	__u32 share = ctx->policy->hold_out;
 
-	return share && (c->outgoing || likely(!(ctx->cfg->requests & ~(1U << BPF_SOCK_OPS_TIMEOUT_INIT | REQUEST_SYN))) ?
+	return share && (c->outgoing || likely(!(ctx->cfg->requests & ~REQUESTS_LEFT_OUT)) ?
 				 conn_draw(number, ctx->cfg->draw_key[0]) >> 48 :
 				 incoming_draw(c, ctx->cfg->draw_key)) < share;
 }
@@ -54,11 +57,13 @@ static __always_inline bool request_is_hold_out(const struct conn_ctx *ctx, cons
 	       (ctx->policy->hold_out_slices && slice_is_hold_out(ctx, slice_of(ctx, c)));
 }
 
-/* Whether a connection of which no state is kept gets nothing. Nobody compares it, so there is one draw for it alone, with
- * the share of all hold-outs: that of a slice takes longer. */
+/* Whether a connection of which no state is kept, or a request socket, keeps the kernel's timeout. Nothing that is compared
+ * depends on that, so there is one draw for it alone, with the share of all hold-outs: those of decide take longer. */
 static __always_inline bool is_left_out(const struct conn_ctx *ctx, __u64 number)
 {
-	return conn_draw(number, ctx->cfg->draw_key[0]) >> 48 < ctx->policy->hold_out + ctx->policy->hold_out_slices;
+	const struct path_policy *p = ctx->policy;
+
+	return conn_draw(number, ctx->cfg->draw_key[0]) >> 48 < p->hold_out + (p->slice_shift ? p->hold_out_slices : 0);
 }
 
 /* What the network namespace of a connection owns. Nothing if the rule names the

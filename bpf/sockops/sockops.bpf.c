@@ -309,7 +309,8 @@ static __always_inline void on_request(struct bpf_sock_ops *skops, const struct 
 	if (field == FIELD_SYN_RTO && (p->adapted & (1U << field)))
 		return;		/* syn_timeout_taken */
 	t = full ? recall(skops, ctx->tp) : NULL;
-	if (full ? t && (t->flags & F_HOLD_OUT) : request_is_hold_out(ctx, c))
+	if (full ? t && (t->flags & F_HOLD_OUT) :
+	    field == FIELD_SYNACK_RTO ? is_left_out(ctx, begin_number(ctx->now, c)) : request_is_hold_out(ctx, c))
 		return;
 	if (field == FIELD_PEER_OPTION) {
 		value = p->set & ~ctx->yield & DELACK_MAX_BIT ? p->value[FIELD_DELACK_MAX] : ~0ULL;
