@@ -182,7 +182,10 @@ func TestRootPeerOptionDropped(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			p := newPeers(t)
-			p.policy(t, peerOption(2000))
+			p.policy(t, func(p *path.Policy) {
+				peerOption(2000)(p)
+				p.Params.Set(tcp.SynAckRTO, 3000) // the SYN is sent again first; both timers have a second
+			})
 			l := p.listen(t, func(fd int) error {
 				if !c.save {
 					return nil
