@@ -125,9 +125,9 @@ func TestRootAdaptedSynRTO(t *testing.T) {
 		}
 	}
 	state := func(fd int) (retries int, info *unix.TCPInfo) {
-		retries, err := unix.GetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_SYNCNT)
+		info, err := unix.GetsockoptTCPInfo(fd, unix.IPPROTO_TCP, unix.TCP_INFO)
 		must(t, err)
-		info, err = unix.GetsockoptTCPInfo(fd, unix.IPPROTO_TCP, unix.TCP_INFO)
+		retries, err = unix.GetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_SYNCNT) // raised before the second retransmission
 		must(t, err)
 		return retries, info
 	}
