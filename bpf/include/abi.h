@@ -203,7 +203,8 @@ enum {
 /* ---- runtime configuration ----------------------------------------------- */
 
 #define YIELD_CC (1ULL << 63)
-/* Whether the answer to TIMEOUT_INIT needs a look-up; not for a SYN whose timeout is adapted (bpf/sockops/syn.bpf.h). */
+/* In requests: the answer to TIMEOUT_INIT for a SYN-ACK, or for a SYN, needs a look-up of the policy. That for a SYN whose
+ * timeout is adapted does not (bpf/sockops/syn.bpf.h). */
 #define REQUEST_SYNACK (1U << 31)
 #define REQUEST_SYN (1U << 30)
 

@@ -35,16 +35,16 @@ static __always_inline bool slice_is_hold_out(const struct conn_ctx *ctx, struct
 	return ctx->policy->slice_shift && s.hold_out < ctx->policy->hold_out_slices;
 }
 
-/* The requests that tell nobody whether the connection is a hold-out: is_left_out draws for those. */
-#define REQUESTS_LEFT_OUT (1U << BPF_SOCK_OPS_TIMEOUT_INIT | REQUEST_SYN | REQUEST_SYNACK)
+/* Requests for which is_left_out draws. For others, a request socket and its connection have one draw. */
+#define REQUESTS_DRAWN_APART (1U << BPF_SOCK_OPS_TIMEOUT_INIT | REQUEST_SYN | REQUEST_SYNACK)
 
 /* Whether the connection is a hold-out by itself; number is for conn_draw. If policies
- * answer requests for incoming connections, the draw of one of those is one that the request socket has, too. */
+ * answer other requests for incoming connections, the draw of one of those is one that the request socket has, too. */
 static __always_inline bool conn_is_hold_out(const struct conn_ctx *ctx, const struct conn *c, __u64 number)
 {
 	__u32 share = ctx->policy->hold_out;
 
-	return share && (c->outgoing || likely(!(ctx->cfg->requests & ~REQUESTS_LEFT_OUT)) ?
+	return share && (c->outgoing || likely(!(ctx->cfg->requests & ~REQUESTS_DRAWN_APART)) ?
 				 conn_draw(number, ctx->cfg->draw_key[0]) >> 48 :
 				 incoming_draw(c, ctx->cfg->draw_key)) < share;
 }

@@ -8,7 +8,6 @@
 #include "thinning.bpf.h"
 #include "report.bpf.h"
 #include "slots.bpf.h"
-#include "syn.bpf.h"
 #include "limits.bpf.h"
 
 /* A connection and where its state is. */

@@ -85,7 +85,7 @@ struct {
 #include "report.bpf.h"
 #include "slots.bpf.h"
 #include "remember.bpf.h"
-#include "answer.bpf.h"
+#include "syn.bpf.h"
 #include "apply.bpf.h"
 #include "init_cwnd.bpf.h"
 #include "init_rwnd.bpf.h"
@@ -321,7 +321,7 @@ static __always_inline void on_request(struct bpf_sock_ops *skops, const struct 
 	if (field == FIELD_SYN_RTO)
 		reply_syn_timeout(skops, value);
 	else if (field == FIELD_SYNACK_RTO)
-		reply_timeout(skops, value);
+		skops->reply = ms_to_jiffies(value);
 	else
 		skops->reply = value;
 	count(COUNT_REPLIES);
@@ -391,7 +391,7 @@ int tcpilot_sockops(struct bpf_sock_ops *skops)
 		return 1;
 	}
 	if (op == BPF_SOCK_OPS_TIMEOUT_INIT) {
-		if (skops->is_fullsock && (syn_timeout_taken(skops) || syn_lost_twice(skops)))
+		if (skops->is_fullsock && (syn_timeout_taken(skops) || raise_syn_retries(skops)))
 			return 1;
 		if (!(ctx.cfg->requests & (skops->is_fullsock ? REQUEST_SYN : REQUEST_SYNACK)))
 			return 1;

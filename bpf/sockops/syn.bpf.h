@@ -38,6 +38,12 @@ static __always_inline __u8 usual_syn_retries(struct tcp_sock *tp)
 	return tcp_sk_sock(tp)->__sk_common.skc_net.net->ipv4.sysctl_tcp_syn_retries;
 }
 
+/* Whether the application has chosen another number than the usual one. */
+static __always_inline bool syn_retries_chosen(struct tcp_sock *tp, __u8 usual)
+{
+	return tp->inet_conn.icsk_syn_retries && tp->inet_conn.icsk_syn_retries != usual;
+}
+
 static __always_inline void set_syn_retries(struct bpf_sock_ops *skops, int retries)
 {
 	bpf_setsockopt(skops, SOL_TCP, TCP_SYNCNT, &retries, sizeof(retries));
@@ -56,11 +62,10 @@ static __always_inline void mark_syn_timeout(struct bpf_sock_ops *skops, struct 
 					     __u32 timeout_ms)
 {
 	struct syn_mark *mark = &syn_marks[skops->local_port % SYN_MARKS];
-	__u8 chosen = tp->inet_conn.icsk_syn_retries;
 	__u8 usual = usual_syn_retries(tp);
 	__u32 ms = SYN_TIMEOUT_MS;
 
-	if ((chosen && chosen != usual) || usual < SYN_RETRIES_MIN || tp->inet_conn.icsk_user_timeout || tcp_is_mptcp(tp))
+	if (syn_retries_chosen(tp, usual) || usual < SYN_RETRIES_MIN || tp->inet_conn.icsk_user_timeout || tcp_is_mptcp(tp))
 		return;
 	for (int halved = 0; halved < SYN_HALVED_MAX && ms > timeout_ms; halved++)
 		ms /= 2;
@@ -76,7 +81,7 @@ static __always_inline bool syn_timeout_taken(struct bpf_sock_ops *skops)
 {
 	struct syn_mark *mark = &syn_marks[skops->local_port % SYN_MARKS];
 
-	if (!mark->sk || mark->sk != (__u64)skops->sk)
+	if (mark->sk != (__u64)skops->sk)
 		return false;
 	mark->sk = 0;
 	if ((__s32)skops->reply <= 0)	/* see on_request */
@@ -94,23 +99,38 @@ static __always_inline __u32 syn_halved(__u32 jiffies)
 	return jiffies == ms_to_jiffies(SYN_TIMEOUT_MS >> halved) ? halved : 0;
 }
 
-/* The timeout of a SYN has expired for the second time: adds retransmissions if it was halved. Returns whether they were added. */
-static __always_inline bool raise_syn_retries(struct bpf_sock_ops *skops, struct tcp_sock *tp)
+/* Answers with the timeout that a rule sets for a SYN. It is a tick longer than the adapted one of the same length, by which
+ * raise_syn_retries knows them apart. */
+static __always_inline void reply_syn_timeout(struct bpf_sock_ops *skops, __u32 ms)
 {
-	__u32 halved = syn_halved(tp->inet_conn.icsk_rto >> (tp->inet_conn.icsk_backoff & 31));
-	__u8 chosen = tp->inet_conn.icsk_syn_retries;
-	__u8 usual = usual_syn_retries(tp);
-	struct bpf_sock *sk = skops->sk;
-	__u8 *raised;
+	__u32 jiffies = ms_to_jiffies(ms);
 
-	if (!halved || (chosen && chosen != usual) || !sk)
-		return false;
+	skops->reply = syn_halved(jiffies) ? jiffies + 1 : jiffies;
+}
+
+/* The kernel asks for the timeout of a connection again. If its SYN was lost twice with an adapted timeout, adds
+ * retransmissions, and returns 1; then the kernel gets no answer.
+ *
+ * A global function, so that it is verified once and not at every call. */
+__noinline int raise_syn_retries(struct bpf_sock_ops *skops)
+{
+	struct tcp_sock *tp = skops_tcp(skops);
+	struct bpf_sock *sk = skops->sk;
+	__u32 halved;
+	__u8 *raised, usual;
+
+	if (!tp || !sk || tp->inet_conn.icsk_retransmits != 1)
+		return 0;
+	halved = syn_halved(tp->inet_conn.icsk_rto >> (tp->inet_conn.icsk_backoff & 31));
+	usual = usual_syn_retries(tp);
+	if (!halved || syn_retries_chosen(tp, usual))
+		return 0;
 	raised = bpf_sk_storage_get(&raised_retries, sk, 0, BPF_SK_STORAGE_GET_F_CREATE);
 	if (!raised)
-		return false;
+		return 0;
 	*raised = usual + halved;
 	set_syn_retries(skops, *raised);
-	return true;
+	return 1;
 }
 
 /* A socket begins a connection. Takes back what an earlier connect had raised. */

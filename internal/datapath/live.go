@@ -64,9 +64,9 @@ func newLiveIterator(m *sockopsMaps, cgroup uint64) (*liveIterator, error) {
 // in all; on a busy host, where most have no state for good (bpf/sockops/follow.bpf.h), in one complete walk after
 // there may be some that the programs should have followed.
 type adoption struct {
-	wanted atomic.Uint64 // how often there may have been some, beside those for which there was no room (COUNT_UNTRACKED)
-	served atomic.Uint64 // wanted, before the latest complete walk that adopted
-	done   uint64        // the sum of both, before that walk; only the caller of Walk uses it
+	wanted atomic.Uint64 // how often there may have been some, beside those for which there was no room
+	served atomic.Uint64 // wanted, before the latest complete walk
+	noRoom uint64        // COUNT_UNTRACKED, before that walk; only the caller of Walk uses it
 }
 
 // beginAdoption tells the iterator whether the walk that follows adopts connections. done is to be called if it
@@ -76,17 +76,16 @@ func (d *Datapath) beginAdoption() (done func(), err error) {
 	if err != nil {
 		return nil, err
 	}
-	served, adopts := d.adoption.wanted.Load(), uint32(0)
-	wanted := served + n[abiCounterCOUNT_UNTRACKED]
-	if wanted != d.adoption.done || n[abiCounterCOUNT_NOT_FOLLOWED] == 0 {
+	wanted, noRoom, adopts := d.adoption.wanted.Load(), n[abiCounterCOUNT_UNTRACKED], uint32(0)
+	if wanted != d.adoption.served.Load() || noRoom != d.adoption.noRoom || n[abiCounterCOUNT_NOT_FOLLOWED] == 0 {
 		adopts = 1
 	}
 	if err := d.live.objs.Adopts.Set(adopts); err != nil {
 		return nil, fmt.Errorf("set whether connections are adopted: %w", err)
 	}
 	return func() {
-		d.adoption.done = wanted
-		d.adoption.served.Store(served)
+		d.adoption.served.Store(wanted)
+		d.adoption.noRoom = noRoom
 	}, nil
 }
 

@@ -22,7 +22,6 @@ func (d *Datapath) WritePolicies(entries []path.Entry) error {
 
 	known := d.ccs.n.Load()
 	offset := wallOffset()
-	var ended []*abiPathKey
 	keys := make([]abiPathKey, len(entries))
 	values := make([]abiPathPolicy, len(entries))
 	for i := range entries {
@@ -33,11 +32,9 @@ func (d *Datapath) WritePolicies(entries []path.Entry) error {
 		if values[i], err = encodePolicy(&entries[i], &d.ccs, offset); err != nil {
 			return err
 		}
-		if !entries[i].Policy.CountFlows {
-			ended = append(ended, &keys[i])
-			continue
+		if entries[i].Policy.CountFlows {
+			values[i].Flow = d.flows.row(entries[i].Rule, &keys[i]) // 0 if there is no room: not counted, no initial window is raised
 		}
-		values[i].Flow = d.flows.row(entries[i].Rule, &keys[i]) // 0 if there is no room: not counted, no initial window is raised
 		if err := d.limitPath(values[i].Flow, pacedRate(&entries[i].Policy)); err != nil {
 			return err
 		}
@@ -51,12 +48,12 @@ func (d *Datapath) WritePolicies(entries []path.Entry) error {
 	if err := putBatch(d.maps.PathPolicies, keys, values); err != nil {
 		return fmt.Errorf("write %d policies: %w", len(entries), err)
 	}
-	for _, k := range ended {
-		if err := d.endCount(k); err != nil {
-			return err
-		}
-	}
 	for i := range entries {
+		if !entries[i].Policy.CountFlows {
+			if err := d.endCount(&keys[i]); err != nil {
+				return err
+			}
+		}
 		d.flows.clamp(values[i].Flow, &entries[i].Policy)
 		if entries[i].Adopt {
 			d.adoption.wanted.Add(1)

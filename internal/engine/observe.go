@@ -150,7 +150,7 @@ func (e *Engine) readapt(n *node, s *tcp.Sample) {
 		if policy.WindowRenewed(n.policy.windowExpires, policy.WindowExpires(&n.metrics)) && now.Window != 0 {
 			e.queue.markUrgent(n) // a slice may be longer than the window is valid
 		}
-		if followed := n.followsAll(); n.rule.rule.FollowsAll(&n.metrics, followed) != followed {
+		if e.toFollow(n) != n.followsAll() {
 			e.queue.mark(n)
 		}
 	case now.Safer(n.policy.adapted):
@@ -283,8 +283,8 @@ func (e *Engine) updateBeliefs(leaf *node, s *tcp.Sample, out learn.Outcome) {
 			e.opt.Learner.ObserveHoldOut(&m.belief, out)
 			e.beliefChanged(m, tcp.CC{})
 		}
-		// If connections get no fields that change their transfers, and never did, a hold-out slice is also an observation of the default
-		// as an arm, except for connections whose application chose another congestion
+		// If connections get no fields that change their transfers, and never did,
+		// a hold-out slice is also an observation of the default as an arm, except for connections whose application chose another congestion
 		// control. In mode observe all connections have the default.
 		isDefault := by == learn.HoldOutSlice && leaf.rule.rule.Set.Mask() == 0 && !leaf.changesTransfers() && e.arms.offered.def != (tcp.CC{})
 		if s.CC == (tcp.CC{}) || !isDefault && !e.rollouts.observe {

@@ -11,7 +11,7 @@ type rows struct {
 	ttl     int64     // nanoseconds for which the kernel applies one
 	byWrite list      // nodes with a row, least recently written first
 	removed []key     // to be deleted
-	adopt   bool      // with them: they have connections without state, which their ancestors' rows follow
+	adopt   bool      // when they are deleted, connections without state are to be followed: rows of ancestors do so
 	retryAt int64     // 0 unless the latest write failed
 	lastID  uint32    // of a policy
 	armSets []*armSet // of all policies

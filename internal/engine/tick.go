@@ -171,6 +171,11 @@ func (n *node) followsAll() bool {
 	return n.rule.rule.FollowsAll(nil, true)
 }
 
+// toFollow reports whether a row of n is to follow all of its connections: in mode observe, they are given nothing.
+func (e *Engine) toFollow(n *node) bool {
+	return !e.rollouts.observe && n.rule.rule.FollowsAll(&n.metrics, n.followsAll())
+}
+
 // leftToParent reports whether n has no row of its own, because nothing is known of it, and
 // removes the row that it may have had. Then the kernel matches the row of an ancestor,
 // which stays up to date, as a copy would not.
@@ -196,7 +201,7 @@ func (e *Engine) withdraw(n *node) {
 // hasOwnPolicy reports whether n gets another policy than its parent although it has no
 // observations: other arms, values adapted to it, or connections that need not be followed.
 func (e *Engine) hasOwnPolicy(n *node, now int64) bool {
-	return cmp.Or(n.parent, n.rule.root).followsAll() != n.rule.rule.FollowsAll(&n.metrics, n.followsAll()) || n.ecn && !slices.Equal(e.arms.offered.plain, e.arms.offered.suit(n)) ||
+	return cmp.Or(n.parent, n.rule.root).followsAll() != e.toFollow(n) || n.ecn && !slices.Equal(e.arms.offered.plain, e.arms.offered.suit(n)) ||
 		n.rule.rule.Adapted(&n.metrics, n.first, n.policy.adapted, now) != (policy.Adapted{})
 }
 
