@@ -51,6 +51,8 @@ type Status struct {
 	Buffers *Buffers `json:"buffers,omitempty"`
 	// HostSysctls are those that the host profile has set.
 	HostSysctls []HostSysctl `json:"host_sysctls,omitempty"`
+	// HostRoutes are those within host.usec_timestamps.
+	HostRoutes []HostRoutes `json:"host_routes,omitempty"`
 	// Pods says how many pods are known, and what is wrong; absent unless there are pods.
 	Pods *PodStatus `json:"pods,omitempty"`
 }
@@ -76,6 +78,15 @@ type HostSysctl struct {
 	Original string    `json:"original"` // restored at the end
 	Value    string    `json:"value"`
 	Since    time.Time `json:"since"`
+}
+
+// HostRoutes are the routes of a network namespace by which connections use timestamps in microseconds because the
+// host profile has changed them.
+type HostRoutes struct {
+	NetNS  string   `json:"netns,omitempty"` // name or cookie; absent is the daemon's own
+	Count  int      `json:"count"`
+	Routes []string `json:"routes"`         // the first 20
+	Left   []string `json:"left,omitempty"` // the first 20 that stay as they are, and why
 }
 
 // BufferLimit is a raised limit: the third value of a sysctl in a network namespace.

@@ -115,6 +115,7 @@ func (a *app) renderStatus(w io.Writer, s api.Status) {
 	a.renderLimits(w, s.Counters.Limits)
 	a.renderBuffers(w, now, s.Buffers)
 	a.renderHostSysctls(w, now, s.HostSysctls)
+	a.renderHostRoutes(w, s.HostRoutes)
 	a.renderFeatures(w, s.Features)
 	a.renderCounters(w, s.Counters, s.Totals)
 	a.renderArms(w, &s.Arms)
@@ -179,6 +180,27 @@ func (a *app) renderHostSysctls(w io.Writer, now time.Time, list []api.HostSysct
 		t.Row(cmp.Or(s.NetNS, "own"), s.Sysctl, s.Value, s.Original, fmtAgo(now, s.Since))
 	}
 	t.Write(w, a.Paint, "  ")
+}
+
+func (a *app) renderHostRoutes(w io.Writer, list []api.HostRoutes) {
+	if len(list) == 0 {
+		return
+	}
+	a.Heading(w, "Routes with timestamps in microseconds")
+	t := console.NewTable("NETNS", ">COUNT", "ROUTES")
+	for _, h := range list {
+		text := strings.Join(h.Routes, ", ")
+		if more := h.Count - len(h.Routes); more > 0 {
+			text += fmt.Sprintf(", and %d more", more)
+		}
+		t.Row(cmp.Or(h.NetNS, "own"), fmt.Sprint(h.Count), text)
+	}
+	t.Write(w, a.Paint, "  ")
+	for _, h := range list {
+		for _, left := range h.Left {
+			fmt.Fprintf(w, "  not changed in %s: %s\n", cmp.Or(h.NetNS, "own"), left)
+		}
+	}
 }
 
 func (a *app) renderLimits(w io.Writer, limits []metrics.LimitCount) {

@@ -34,7 +34,7 @@ type Config struct {
 	Learning Learning      `key:"learning" doc:"what is learned, per which path, and how carefully"`
 	Buffers  Buffers       `key:"buffers" doc:"limits of the buffers of TCP connections"`
 	Pods     Pods          `key:"pods" doc:"pods, and how their packets pass this host"`
-	Host     Host          `key:"host" doc:"sysctls that tcpilot sets while it runs, see host-profile.md"`
+	Host     Host          `key:"host" doc:"sysctls and routes that tcpilot changes while it runs, see host-profile.md"`
 	// CongestionControls are those of tcpilot's own to load, with auto resolved.
 	CongestionControls ControlList   `key:"congestion_controls" doc:"congestion controls of tcpilot's own to load: auto is all that arms: auto can use, and those that the rules name; congestion-controls.md lists them"`
 	BuiltinRules       bool          `key:"builtin_rules" doc:"put the built-in rules before the file's: loopback (remote 127.0.0.0/8 or ::1: leave) and own-traffic (local port of metrics.listen: leave)"`
@@ -119,8 +119,9 @@ func (p *Pods) HasBigTCP() bool { return p.BigTCP == "on" }
 
 // Host configures the host profile.
 type Host struct {
-	NetNS   string      `key:"netns" oneof:"own all" doc:"own: in the daemon's network namespace; all: in every one, except where its owner has set a value"`
-	Sysctls HostSysctls `key:"sysctls" doc:"value by name; the original values are restored at the end"`
+	NetNS          string         `key:"netns" oneof:"own all" doc:"own: in the daemon's network namespace; all: in every one, except where its owner has set a value"`
+	Sysctls        HostSysctls    `key:"sysctls" doc:"value by name; the original values are restored at the end"`
+	UsecTimestamps []netip.Prefix `key:"usec_timestamps" doc:"prefixes of hosts with Linux 6.7 or later: connections by routes within them use timestamps in microseconds; the routes are restored at the end (see host-profile.md)"`
 }
 
 // Paths defines which remote addresses form a path.

@@ -39,7 +39,7 @@ func (d *Daemon) Status(context.Context) (api.Status, error) {
 		Lease: cfg.Learning.Lease, Metrics: cfg.Metrics.Listen,
 		Mode: snap.Mode, Rollouts: api.RolloutsOf(snap.Rules),
 		Features: d.features(), Counters: c, Learner: snap.Learner,
-		Arms: snap.Arms, Yields: append(snap.Yields, d.sysctls.yields()...), Totals: snap.Totals, Loaded: d.loaded(), Buffers: d.buffers.state(), HostSysctls: d.profile.state(),
+		Arms: snap.Arms, Yields: append(snap.Yields, d.sysctls.yields()...), Totals: snap.Totals, Loaded: d.loaded(), Buffers: d.buffers.state(), HostSysctls: d.profile.state(), HostRoutes: d.profile.routeState(),
 		Pods: d.podStatus(),
 	}
 	s.Problems = d.problems()

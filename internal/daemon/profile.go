@@ -31,6 +31,7 @@ type profile struct {
 	want    config.HostSysctls
 	names   []string // of want
 	all     bool     // namespaces, not only the daemon's own
+	routes  *routeProfile
 
 	// Used by the task, and before and after it runs.
 	netNSList *host.NetNSList
@@ -72,9 +73,9 @@ func (d *Daemon) openProfile(cfg *config.Config, u *undo.Stack) error {
 	}
 	u.Push("close list of network namespaces", p.netNSList.Close)
 	d.profile = p
-	if p.journal.exists() {
+	if hasProfile(cfg) {
 		if _, err := p.adoptAndRestore(); err != nil {
-			p.leftOver = fmt.Sprintf("sysctls of an earlier tcpilot's host profile cannot be taken back: %v", err)
+			p.leftOver = fmt.Sprintf("what an earlier tcpilot's host profile has set cannot be taken back: %v", err)
 			d.log.Warn(p.leftOver)
 		}
 	}
@@ -86,7 +87,7 @@ func (d *Daemon) openProfile(cfg *config.Config, u *undo.Stack) error {
 			return fmt.Errorf("read the sysctls of a new network namespace: %w", err)
 		}
 	}
-	u.Push("restore sysctls", func() error {
+	u.Push("restore sysctls and routes", func() error {
 		if d.keep() {
 			return nil
 		}
@@ -103,8 +104,13 @@ func newProfile(cfg *config.Config, s *sysctls, log *slog.Logger) (*profile, err
 		return nil, err
 	}
 	return &profile{log: log, sysctls: s, netNSList: namespaces, listed: namespaces.Poll, journal: profileJournal(cfg),
-		want: cfg.Host.Sysctls, names: cfg.Host.Sysctls.Names(), all: cfg.Host.NetNS == "all",
+		want: cfg.Host.Sysctls, names: cfg.Host.Sysctls.Names(), all: cfg.Host.NetNS == "all", routes: newRouteProfile(cfg, log),
 		given: map[sysctlIn]given{}, left: map[sysctlIn]bool{}, due: true}, nil
+}
+
+// hasProfile reports whether an earlier process may have left sysctls or routes changed.
+func hasProfile(cfg *config.Config) bool {
+	return profileJournal(cfg).exists() || routeJournal(cfg).exists()
 }
 
 // profileJournal has the sysctls of the profile that are in force.
@@ -114,7 +120,7 @@ func profileJournal(cfg *config.Config) journal[given] {
 
 // restoreProfile takes back what a daemon that no longer runs gave, and returns what that was.
 func restoreProfile(cfg *config.Config) (undone []string, err error) {
-	if !profileJournal(cfg).exists() {
+	if !hasProfile(cfg) {
 		return nil, nil
 	}
 	s, err := newSysctls(slog.New(slog.DiscardHandler))
@@ -126,14 +132,10 @@ func restoreProfile(cfg *config.Config) (undone []string, err error) {
 		return nil, errors.Join(err, s.close())
 	}
 	defer func() { err = errors.Join(err, p.netNSList.Close(), s.close()) }()
-	written, err := p.adoptAndRestore()
-	for _, g := range written {
-		undone = append(undone, fmt.Sprintf("%s in network namespace %s, from %s back to %s", g.Name, cmp.Or(p.nameOf(g.NetNS), "own"), g.Value, g.Original))
-	}
-	return undone, err
+	return p.adoptAndRestore()
 }
 
-func (p *profile) wanted() bool { return len(p.want) > 0 }
+func (p *profile) wanted() bool { return len(p.want)+len(p.routes.within) > 0 }
 
 // holdProfile is the task that gives the profile to new namespaces, and notices what someone else changes.
 func (d *Daemon) holdProfile(ctx context.Context) error {
@@ -148,7 +150,7 @@ func (p *profile) poll(now time.Time, observe bool) {
 	if observe { // after a reload, what was given is taken back
 		problem := ""
 		if _, err := p.restore(); err != nil {
-			problem = fmt.Sprintf("host.sysctls: %v", err)
+			problem = fmt.Sprintf("host: %v", err)
 		}
 		p.setProblem(problem)
 		return
@@ -169,9 +171,9 @@ func (p *profile) poll(now time.Time, observe bool) {
 		return
 	}
 	problem := ""
-	note := func(ns host.NetNS, err error) {
+	note := func(key string, ns host.NetNS, err error) {
 		if err != nil && !errors.Is(err, fs.ErrNotExist) { // else the namespace has gone meanwhile
-			problem = fmt.Sprintf("host.sysctls of network namespace %s: %v", cmp.Or(p.nameOf(ns.Cookie), "own"), err)
+			problem = fmt.Sprintf("host.%s in network namespace %s: %v", key, cmp.Or(p.nameOf(ns.Cookie), "own"), err)
 		}
 	}
 	var wanting []sysctlChange
@@ -180,10 +182,12 @@ func (p *profile) poll(now time.Time, observe bool) {
 			continue
 		}
 		changes, err := p.look(ns, now)
-		note(ns, err)
+		note("sysctls", ns, err)
 		wanting = append(wanting, changes...)
+		note("usec_timestamps", ns, p.routes.visit(ns, p.nameOf(ns.Cookie), now))
 	}
-	if err := p.give(wanting, note); err != nil {
+	failed := func(ns host.NetNS, err error) { note("sysctls", ns, err) }
+	if err := p.give(wanting, failed); err != nil {
 		problem = fmt.Sprintf("host.sysctls: %v", err)
 	}
 	p.setProblem(problem)
@@ -289,7 +293,8 @@ func (p *profile) leave(at sysctlIn) {
 // forgetGone forgets namespaces that do not exist.
 func (p *profile) forgetGone() {
 	p.mu.Lock()
-	gone := func(cookie uint64) bool { _, ok := netNSByCookie(p.list, cookie); return !ok }
+	list := p.list
+	gone := func(cookie uint64) bool { _, ok := netNSByCookie(list, cookie); return !ok }
 	n := len(p.given)
 	maps.DeleteFunc(p.given, func(at sysctlIn, _ given) bool { return gone(at.netns) })
 	maps.DeleteFunc(p.left, func(at sysctlIn, _ bool) bool { return gone(at.netns) })
@@ -298,6 +303,7 @@ func (p *profile) forgetGone() {
 	if changed {
 		p.save(p.allGiven())
 	}
+	p.routes.forget(gone)
 }
 
 func (p *profile) save(list []given) {
@@ -306,27 +312,31 @@ func (p *profile) save(list []given) {
 	}
 }
 
-// adoptAndRestore takes back what the journal has.
-func (p *profile) adoptAndRestore() ([]given, error) {
+// adoptAndRestore takes back what the journals have, and says what that was.
+func (p *profile) adoptAndRestore() (undone []string, err error) {
 	list, err := p.journal.read()
 	if err != nil {
-		p.log.Warn("the host profile of an earlier tcpilot is not known", "error", err)
-		return nil, p.journal.setAside()
+		p.log.Warn("sysctls of an earlier tcpilot's host profile are not known", "error", err)
+		if err := p.journal.setAside(); err != nil {
+			return nil, err
+		}
 	}
 	for _, g := range list {
 		p.given[g.where()] = g
 	}
+	if err := p.routes.adopt(); err != nil {
+		return nil, err
+	}
 	return p.restore()
 }
 
-// restore restores the original values, except those that someone else has changed, and returns what it wrote.
-// Sysctls for which it fails stay in the journal.
-func (p *profile) restore() (written []given, err error) {
+// restore restores the original values and routes, except those that someone else has changed, and says what it has
+// restored. What fails stays in the journals.
+func (p *profile) restore() (undone []string, err error) {
 	p.mu.Lock()
 	p.due = true
 	p.mu.Unlock()
-	all := p.allGiven()
-	if len(all) == 0 {
+	if len(p.allGiven()) == 0 && !p.routes.hasChanged() {
 		return nil, nil
 	}
 	p.netNSList.Rescan() // an old list has the path of a process that may have left its namespace since
@@ -337,9 +347,21 @@ func (p *profile) restore() (written []given, err error) {
 	p.mu.Lock()
 	p.list = slices.Clone(list)
 	p.mu.Unlock()
+	written, err := p.restoreSysctls(list)
+	for _, g := range written {
+		undone = append(undone, fmt.Sprintf("%s in network namespace %s, from %s back to %s", g.Name, cmp.Or(p.nameOf(g.NetNS), "own"), g.Value, g.Original))
+	}
+	restored, errRoutes := p.routes.restore(list)
+	for _, c := range restored {
+		undone = append(undone, fmt.Sprintf("timestamps in microseconds of the route to %v in network namespace %s", c.Original, cmp.Or(p.nameOf(c.NetNS), "own")))
+	}
+	return undone, errors.Join(err, errRoutes)
+}
+
+func (p *profile) restoreSysctls(list []host.NetNS) (written []given, err error) {
 	var errs []error
 	var stay []given
-	for _, g := range all {
+	for _, g := range p.allGiven() {
 		ns, ok := netNSByCookie(list, g.NetNS)
 		if !ok {
 			continue
@@ -367,6 +389,7 @@ func (p *profile) restore() (written []given, err error) {
 // release lets the profile set sysctls again that were left to the administrator, because the configuration
 // was read again.
 func (p *profile) release() {
+	p.routes.release()
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	clear(p.left)
@@ -426,7 +449,18 @@ func (p *profile) nameOf(cookie uint64) string {
 	return fmt.Sprint(cookie)
 }
 
-// state is what status shows.
+// routeState is what status shows of routes.
+func (p *profile) routeState() (list []api.HostRoutes) {
+	state := p.routes.state()
+	for _, cookie := range slices.Sorted(maps.Keys(state)) {
+		h := state[cookie]
+		h.NetNS = p.nameOf(cookie)
+		list = append(list, *h)
+	}
+	return list
+}
+
+// state is what status shows of sysctls.
 func (p *profile) state() (list []api.HostSysctl) {
 	for _, g := range p.allGiven() {
 		list = append(list, api.HostSysctl{NetNS: p.nameOf(g.NetNS), Sysctl: g.Name, Original: g.Original, Value: g.Value, Since: time.Unix(0, g.At)})

@@ -114,9 +114,9 @@ func TestRootHostProfile(t *testing.T) {
 	// A crash: another process takes everything back.
 	next := newProfileIn(t, cfg, own)
 	in(func() {
-		written, err := next.adoptAndRestore()
-		if err != nil || len(written) != 8 {
-			t.Errorf("taken back: %+v, %v", written, err)
+		undone, err := next.adoptAndRestore()
+		if err != nil || len(undone) != 8 {
+			t.Errorf("taken back: %q, %v", undone, err)
 		}
 	})
 	want("taken back", map[*testenv.NS]string{own: "20", other: freshNr, owned: "30", changed: "9", late: freshNr})
@@ -194,8 +194,8 @@ func TestRootHostProfileOfAMovedProcess(t *testing.T) {
 	clear(goneFrom)
 	own.Do(t, func() {
 		p.poll(time.Now(), false)
-		if written, err := p.restore(); err != nil || len(written) != 3 {
-			t.Errorf("taken back: %+v, %v", written, err)
+		if undone, err := p.restore(); err != nil || len(undone) != 3 {
+			t.Errorf("taken back: %q, %v", undone, err)
 		}
 	})
 	if got := readIn(t, other, sackNr); got != freshNr {

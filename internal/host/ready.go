@@ -1,7 +1,6 @@
 package host
 
 import (
-	"encoding/binary"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -13,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/tcpilot/tcpilot/internal/netns"
-	"github.com/tcpilot/tcpilot/internal/rtnetlink"
+	"github.com/tcpilot/tcpilot/internal/routes"
 	"github.com/tcpilot/tcpilot/internal/sysctl"
 )
 
@@ -73,28 +72,13 @@ func zeroCopyReceive() Ready {
 // usecTimestamps tries to add a route with the feature tcp_usec_ts, in a network namespace that is gone afterwards.
 func usecTimestamps() Ready {
 	r := Ready{What: "timestamps in microseconds"}
-	err := netns.InNew(tryUsecRoute)
+	err := netns.InNew(routes.SupportsUsecTS)
 	if r.Ready = err == nil; err != nil {
 		r.Why = fmt.Sprintf("add a route with features tcp_usec_ts: %v", err)
 		return r
 	}
-	r.Why = "routes take them: ip route change ... features tcp_usec_ts, at both ends"
+	r.Why = "routes take them: host.usec_timestamps; both ends need Linux 6.7"
 	return r
-}
-
-const (
-	rtaxFeatures      = 12     // RTAX_FEATURES in include/uapi/linux/rtnetlink.h
-	rtaxFeatureUsecTS = 1 << 4 // RTAX_FEATURE_TCP_USEC_TS, Linux 6.7
-)
-
-// tryUsecRoute adds a blackhole route, because that needs no link.
-func tryUsecRoute() error {
-	body := make([]byte, unix.SizeofRtMsg)
-	copy(body, []byte{unix.AF_INET, 32, 0, 0, unix.RT_TABLE_MAIN, unix.RTPROT_STATIC, unix.RT_SCOPE_UNIVERSE, unix.RTN_BLACKHOLE})
-	body = append(body, rtnetlink.Attribute(unix.RTA_DST, []byte{192, 0, 2, 1})...)
-	features := rtnetlink.Attribute(rtaxFeatures, binary.NativeEndian.AppendUint32(nil, rtaxFeatureUsecTS))
-	body = append(body, rtnetlink.Attribute(unix.RTA_METRICS, features)...)
-	return rtnetlink.Set(unix.RTM_NEWROUTE, unix.NLM_F_CREATE, body)
 }
 
 // classNet has a directory for each network device.

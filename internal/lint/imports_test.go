@@ -42,11 +42,12 @@ var mayImport = map[string][]string{
 	"cniconf":   {"defaults", "filelock", "podrecord", "regular"},
 	"cgroup":    {},
 	"filelock":  {},
-	"host":      {"netns", "rtnetlink", "sysctl"},
+	"host":      {"netns", "routes", "sysctl"},
 	"jiffies":   {},
 	"kernelcc":  {"sysctl"},
 	"kubeapi":   {"pod", "regular", "yamlfile"},
 	"rtnetlink": {},
+	"routes":    {"rtnetlink"},
 	"tcpinfo":   {},
 	"progstats": {},
 	"netns":     {"thread"},
@@ -116,7 +117,7 @@ var openToLab = map[string]string{
 // onlyIn names the packages that may import a module or a part of the standard
 // library, apart from tests.
 var onlyIn = map[string][]string{
-	"github.com/vishvananda/netlink":          {"testenv", "podnet", "lab/topology", "lab/link", "lab/workload"},
+	"github.com/vishvananda/netlink":          {"testenv", "podnet", "routes", "lab/topology", "lab/link", "lab/workload"},
 	"github.com/vishvananda/netns":            {"testenv", "podnet", "lab/topology"},
 	"github.com/cilium/ebpf":                  {"datapath", "cc", "podlink", "progstats", "testenv", "lab/link", "lab/subject"},
 	"github.com/goccy/go-yaml":                {"yamlfile"},

@@ -248,6 +248,7 @@ func (f *Fake) Status(context.Context) (api.Status, error) {
 				{Name: "tcpilot_iter", ID: 42}},
 		},
 	}
+	s.HostRoutes = []api.HostRoutes{{Count: 2, Routes: []string{"10.0.0.0/8", "10.7.0.0/16 metric 100"}, Left: []string{"fd00::/8: from a router's advertisement"}}}
 	s.HostSysctls = []api.HostSysctl{{Sysctl: "net.ipv4.tcp_comp_sack_nr", Original: "44", Value: "100", Since: Now.Add(-3 * time.Hour)}}
 	s.Pods = f.PodList.Status("")
 	s.Counters.NameRules(f.Snap.Rules)
