@@ -166,7 +166,7 @@ func TestUnfollowed(t *testing.T) {
 		"a timeout that a rule sets":    {fixed, false},
 		"RTO_MIN":                       {adapted(tcp.SynRTO, tcp.RTOMin), false},
 		"may get something later":       {path.Policy{FollowAll: true}, false},
-		"counted":                       {path.Policy{CountFlows: true}, false},
+		"counted":                       {path.Policy{CountFlows: true}, true},
 		"losses are watched":            {path.Policy{WatchLosses: true}, false},
 	} {
 		if got := unfollowed(&c.p); got != c.want {

@@ -29,10 +29,11 @@ type flows struct {
 	next uint32                // rows from here on were never given
 	look uint32                // latest row that was looked at for one without connections
 
-	counts []abiFlowCount // memory of the map flow_counts
-	found  []uint64       // memory of the iterator's map flows_found; nil without an iterator
-	off    []int32        // by row, the error that the last check left: connections too many or, negative, too few
-	given  uint64         // how often a policy was given a row
+	counts  []abiFlowCount // memory of the map flow_counts
+	found   []uint64       // memory of the iterator's map flows_found; nil without an iterator
+	partial []bool         // by row: on a busy host, only a share of the path's connections is followed and counted
+	off     []int32        // by row, the error that the last check left: connections too many or, negative, too few
+	given   uint64         // how often a policy was given a row
 
 	// For join; only the caller of Walk uses them.
 	joining  bool // SampleLive counts connections that no hook counted
@@ -55,7 +56,7 @@ func (d *Datapath) openFlows() error {
 		}
 	}
 	f.keys, f.of, f.next = map[abiPathKey]uint32{}, map[uint64]uint32{}, 1
-	f.used, f.off = make([]uint16, len(f.counts)), make([]int32, len(f.counts))
+	f.used, f.partial, f.off = make([]uint16, len(f.counts)), make([]bool, len(f.counts)), make([]int32, len(f.counts))
 	for row := range f.counts {
 		if id := f.counts[row].Path; id != 0 {
 			f.of[id] = uint32(row)
@@ -150,8 +151,9 @@ func (f *flows) drop(k *abiPathKey) uint32 {
 	return row
 }
 
-// clamp puts the clamp of a path into its row, where running connections find it too.
-func (f *flows) clamp(row uint32, p *path.Policy) {
+// note puts what a path's policy says of its connections into its row: their clamp, where running ones find it too, and
+// whether all of them are followed.
+func (f *flows) note(row uint32, p *path.Policy) {
 	if row == 0 {
 		return
 	}
@@ -160,6 +162,7 @@ func (f *flows) clamp(row uint32, p *path.Policy) {
 	if f.counts == nil {
 		return // closed meanwhile
 	}
+	f.partial[row] = unfollowed(p)
 	all := uint64(0)
 	if p.Adapted&(1<<tcp.CwndClamp) != 0 && p.HoldOut < 1<<16 {
 		all, _ = p.Params.Get(tcp.CwndClamp)
@@ -210,8 +213,7 @@ func load(c *abiFlowCount) abiFlowCount {
 	return abiFlowCount{Begun: begun, Ended: atomic.LoadUint32(&c.Ended)}
 }
 
-// Flows returns how many established connections the path of a policy has; false if they are
-// not counted.
+// Flows returns how many established connections the path of a policy has; false if not all of them are counted.
 func (d *Datapath) Flows(k path.Key) (n uint32, ok bool) {
 	key, err := encodeKey(k)
 	if err != nil {
@@ -221,7 +223,7 @@ func (d *Datapath) Flows(k path.Key) (n uint32, ok bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	row := f.keys[key]
-	if row == 0 || f.counts == nil {
+	if row == 0 || f.counts == nil || f.partial[row] && d.adoption.leftOut.Load() {
 		return 0, false
 	}
 	return f.active(row), true

@@ -7,7 +7,7 @@ import (
 
 func newFlows(rows int) *flows {
 	return &flows{
-		keys: map[abiPathKey]uint32{}, of: map[uint64]uint32{}, used: make([]uint16, rows), next: 1,
+		keys: map[abiPathKey]uint32{}, of: map[uint64]uint32{}, used: make([]uint16, rows), partial: make([]bool, rows), next: 1,
 		counts: make([]abiFlowCount, rows), found: make([]uint64, rows), off: make([]int32, rows),
 	}
 }

@@ -76,8 +76,8 @@ func TestRootNotFollowed(t *testing.T) {
 	}
 }
 
-// TestRootFollowed: connections that get something, that are counted, or that the rule may change later, are all
-// followed, however many there are.
+// TestRootFollowed: connections that get something, or that the rule may change later, are all followed, however many
+// there are.
 func TestRootFollowed(t *testing.T) {
 	const conns = 1000
 	r := newRig(t)
@@ -108,7 +108,7 @@ func TestRootFollowed(t *testing.T) {
 			after := r.ends(t, begun)
 			left, thinned := after.NotFollowed-before.NotFollowed, after.Thinned-before.Thinned
 			before = after
-			if nothing := name == "get nothing"; (left > 0) != nothing || thinned < 200 {
+			if nothing := name == "get nothing" || name == "counted"; (left > 0) != nothing || thinned < 200 {
 				t.Errorf("%d not followed, %d thinned", left, thinned)
 			}
 		})
@@ -116,14 +116,16 @@ func TestRootFollowed(t *testing.T) {
 }
 
 // TestRootLongLivedNotFollowed: connections that are not followed are not adopted either, so that each sample of
-// the others, also while they live, stands for them. They are adopted under new rules.
+// the others, also while they live, stands for them. They are adopted under new rules, and once their path has all of its
+// connections followed, they are counted as well; before, there is no count.
 func TestRootLongLivedNotFollowed(t *testing.T) {
 	r := newRig(t)
 	r.needLive(t)
 	const n = 800
 	rules := class.Table{Classes: []class.Class{{ID: 1}}}
 	r.rules(t, rules)
-	r.policy(t, arms(theDefault(1<<16)))
+	counted := func(p *path.Policy) { arms(theDefault(1 << 16))(p); p.CountFlows = true }
+	r.policy(t, counted)
 	listen(t, r.ns, "127.0.0.1:0", nil) // without a listener, walks under Linux 6.12 omit a bucket (iter.bpf.c)
 	var clients, servers []net.Conn
 	open := func(n int) {
@@ -178,6 +180,9 @@ func TestRootLongLivedNotFollowed(t *testing.T) {
 	if a := intervals(true); len(a) != 0 {
 		t.Errorf("%d connections adopted", len(a))
 	}
+	if n, ok := r.Flows(path.Root(1, 0)); ok {
+		t.Errorf("%d connections are counted, though only a share is followed", n)
+	}
 	r.rules(t, rules)
 	for range 3 {
 		intervals(true) // in the first, nothing is adopted before its walk
@@ -194,6 +199,17 @@ func TestRootLongLivedNotFollowed(t *testing.T) {
 	if len(followed)+len(adopted) != 2*n {
 		t.Errorf("%d followed, %d adopted under new rules, want %d together", len(followed), len(adopted), 2*n)
 	}
+	r.policy(t, followAll(counted))
+	r.completeWalk(t) // counts those that were adopted
+	if tooMany, tooFew := r.completeWalk(t); tooMany+tooFew != 0 {
+		t.Errorf("%d too many are counted, %d too few", tooMany, tooFew)
+	}
+	r.awaitFlows(t, path.Root(1, 0), 2*n)
+	for i := range clients {
+		must(t, clients[i].(*net.TCPConn).SetLinger(0))
+		closeAll(t, clients[i], servers[i])
+	}
+	r.awaitFlows(t, path.Root(1, 0), 0)
 }
 
 // TestRootSynRTONotFollowed: a connection without state gets the adapted timeout of its SYN, unless it is a hold-out. If

@@ -67,6 +67,8 @@ type adoption struct {
 	wanted atomic.Uint64 // how often there may have been some, beside those for which there was no room
 	served atomic.Uint64 // wanted, before the latest complete walk
 	noRoom uint64        // COUNT_UNTRACKED, before that walk; only the caller of Walk uses it
+	// leftOut: some connections were not followed before the latest walk began.
+	leftOut atomic.Bool
 }
 
 // beginAdoption tells the iterator whether the walk that follows adopts connections. done is to be called if it
@@ -77,7 +79,8 @@ func (d *Datapath) beginAdoption() (done func(), err error) {
 		return nil, err
 	}
 	wanted, noRoom, adopts := d.adoption.wanted.Load(), n[abiCounterCOUNT_UNTRACKED], uint32(0)
-	if wanted != d.adoption.served.Load() || noRoom != d.adoption.noRoom || n[abiCounterCOUNT_NOT_FOLLOWED] == 0 {
+	d.adoption.leftOut.Store(n[abiCounterCOUNT_NOT_FOLLOWED] != 0)
+	if wanted != d.adoption.served.Load() || noRoom != d.adoption.noRoom || !d.adoption.leftOut.Load() {
 		adopts = 1
 	}
 	if err := d.live.objs.Adopts.Set(adopts); err != nil {

@@ -54,7 +54,7 @@ func (d *Datapath) WritePolicies(entries []path.Entry) error {
 				return err
 			}
 		}
-		d.flows.clamp(values[i].Flow, &entries[i].Policy)
+		d.flows.note(values[i].Flow, &entries[i].Policy)
 		if entries[i].Adopt {
 			d.adoption.wanted.Add(1)
 		}

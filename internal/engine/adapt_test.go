@@ -333,9 +333,39 @@ func TestSmallConnectionsMakeAPathKnown(t *testing.T) {
 	}
 }
 
+func pacingRule(r *policy.Rule) { r.Adapt = []tcp.Field{tcp.MaxPacingRate} }
+
+// Connections of a path may have no state until a raised initial window, which they divide, is in use. Those that run then are
+// adopted, once: after the window they are followed for a while, because it may come back.
+func TestPathsWithRaisedWindowsAreFollowed(t *testing.T) {
+	w := newWorld(t, nil, learnRule("all", windowRule))
+	to, even := "198.51.100.7", goods{cubic: 100, bbr: 100, reno: 100}
+	want := func(when string, window, followed bool, adopts int) {
+		t.Helper()
+		most, row := windowOf(w, to)
+		if most > 0 != window || row.Policy.FollowAll != followed || !row.Policy.CountFlows || w.sink.adopts != adopts {
+			t.Errorf("%s: window %d, followed %v, counted %v, adopted %d times", when, most, row.Policy.FollowAll, row.Policy.CountFlows, w.sink.adopts)
+		}
+	}
+	empty := func(s *tcp.Sample) { s.SRTT, s.RTTVar = s.MinRTT+200, 100 }
+	filled := func(s *tcp.Sample) { s.SRTT, s.RTTVar = 3*s.MinRTT, 100 }
+	w.run(20, ip(to), even, filled)
+	want("before a window is raised", false, false, 0)
+	w.run(60, ip(to), even, empty)
+	want("with a raised window", true, true, 1)
+	w.run(60, ip(to), even, filled)
+	want("after it", false, true, 1)
+	w.run(10, ip(to), even, empty)
+	w.run(60, ip(to), even, filled)
+	want("after it came back", false, true, 1)
+	w.now += int64(windowMemory)
+	w.run(60, ip(to), even, filled)
+	want("much later", false, false, 1)
+}
+
 // Connections of a short path may have no state. When the path becomes longer, those that run are adopted, once.
 func TestPathsThatBecomeLongerAreFollowed(t *testing.T) {
-	w := newWorld(t, nil, learnRule("all", windowRule))
+	w := newWorld(t, nil, learnRule("all", pacingRule))
 	to, even := ip("198.51.100.7"), goods{cubic: 100, bbr: 100, reno: 100}
 	row := func() path.Policy { return w.sink.rows[path.Of(1, 0, to, 24)].Policy }
 	short := func(s *tcp.Sample) { s.Connect, s.MinRTT, s.SRTT, s.RTTVar = 100*time.Microsecond, 100, 120, 10 }
@@ -366,7 +396,7 @@ func TestPathsThatBecomeLongerAreFollowed(t *testing.T) {
 // The first row of a longer path within a short one adopts, since the row that it replaces did not follow. So does
 // one that cannot be written at first.
 func TestFirstRowOfAPathWithinAShortOneAdopts(t *testing.T) {
-	w := newWorld(t, func(o *Options) { o.Bits = func(netip.Addr) int { return 16 } }, learnRule("all", windowRule))
+	w := newWorld(t, func(o *Options) { o.Bits = func(netip.Addr) int { return 16 } }, learnRule("all", pacingRule))
 	even := goods{cubic: 100, bbr: 100, reno: 100}
 	w.run(40, ip("198.51.7.1"), even, func(s *tcp.Sample) { s.Connect, s.MinRTT, s.SRTT, s.RTTVar = 100*time.Microsecond, 100, 120, 10 })
 	if row := w.sink.rows[path.Of(1, 0, ip("198.51.7.1"), 16)]; row.Policy.FollowAll || w.sink.adopts != 0 {

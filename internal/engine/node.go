@@ -56,14 +56,15 @@ type node struct {
 
 	// What is in the kernel. id 0: no row. expires 0: the row is to be written again,
 	// whatever it contains.
-	id      uint32
-	reason  policy.Reason
-	expires int64
-	rowAt   int64 // Unix ns since when there is a row; 0: there is none
-	policy  written
-	decided int64  // Unix ns of the latest decision
-	changes uint64 // belief.Changes then
-	stamp   uint32 // queue.stamp then
+	id       uint32
+	reason   policy.Reason
+	expires  int64
+	rowAt    int64 // Unix ns since when there is a row; 0: there is none
+	policy   written
+	decided  int64  // Unix ns of the latest decision
+	windowAt int64  // Unix ns of the latest one with a raised initial window
+	changes  uint64 // belief.Changes then
+	stamp    uint32 // queue.stamp then
 
 	// Where it is in Engine.cache.
 	networks   [len(networkLevels)]*network

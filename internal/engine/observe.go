@@ -132,8 +132,8 @@ func showsPath(rs *ruleState, s *tcp.Sample) bool {
 	if s.Has(tcp.FlagOutgoing) {
 		timeout = tcp.SynRTO
 	}
-	// As long as a path is not known to be short, all of its connections are followed if windows are adapted.
-	return estimate.ShowsCapacity(s) || s.SRTT != 0 && (rs.rule.Adapts(timeout) || rs.rule.Adapts(tcp.InitCwnd)) ||
+	// As long as a path is not known to be short, all of its connections are followed if pacing rates are adapted.
+	return estimate.ShowsCapacity(s) || s.SRTT != 0 && (rs.rule.Adapts(timeout) || rs.rule.Adapts(tcp.MaxPacingRate)) ||
 		estimate.ShowsTimeouts(s) && (rs.rule.Adapts(tcp.RTOMin) || rs.rule.Adapts(tcp.PeerOption)) ||
 		s.Has(tcp.FlagPeerSent) && rs.rule.Adapts(tcp.PeerOption) ||
 		estimate.ShowsWaits(s) && rs.rule.Adapts(tcp.DelackMax)
@@ -150,7 +150,7 @@ func (e *Engine) readapt(n *node, s *tcp.Sample) {
 		if policy.WindowRenewed(n.policy.windowExpires, policy.WindowExpires(&n.metrics)) && now.Window != 0 {
 			e.queue.markUrgent(n) // a slice may be longer than the window is valid
 		}
-		if e.toFollow(n) != n.followsAll() {
+		if e.toFollow(n, s.At) != n.followsAll() {
 			e.queue.mark(n)
 		}
 	case now.Safer(n.policy.adapted):

@@ -150,6 +150,9 @@ func (e *Engine) decide(n *node, now int64) (en path.Entry, write bool) {
 	}
 	d := policy.Decide(e.input(n, now))
 	n.reason, n.best = d.Reason, int8(d.Best)
+	if d.Policy.Window != 0 {
+		n.windowAt = now
+	}
 	w := e.rows.written(n.rule.paramsOf(&d.Policy), &d.Policy)
 	if n.id != 0 && e.rows.fresh(n, now) && w.same(&n.policy) {
 		return en, false
@@ -168,12 +171,22 @@ func (n *node) followsAll() bool {
 	if row := n.policyNode(); row.id != 0 {
 		return row.policy.followAll
 	}
-	return n.rule.rule.FollowsAll(nil, true)
+	return n.rule.rule.FollowsAll(nil, true, false)
 }
 
 // toFollow reports whether a row of n is to follow all of its connections: in mode observe, they are given nothing.
-func (e *Engine) toFollow(n *node) bool {
-	return !e.rollouts.observe && n.rule.rule.FollowsAll(&n.metrics, n.followsAll())
+func (e *Engine) toFollow(n *node, now int64) bool {
+	return !e.rollouts.observe && n.rule.rule.FollowsAll(&n.metrics, n.followsAll(), n.policy.adapted.Window != 0 || n.windowUsed(now))
+}
+
+// windowMemory is how long all connections of a path are followed after a raised initial window was in use: windows come
+// and go with the load of a path, and each time that all of its connections are to be followed, all sockets of the host
+// are looked at.
+const windowMemory = 10 * time.Minute
+
+// windowUsed reports whether a raised initial window was in use lately.
+func (n *node) windowUsed(now int64) bool {
+	return n.windowAt != 0 && now-n.windowAt < int64(windowMemory)
 }
 
 // leftToParent reports whether n has no row of its own, because nothing is known of it, and
@@ -201,7 +214,7 @@ func (e *Engine) withdraw(n *node) {
 // hasOwnPolicy reports whether n gets another policy than its parent although it has no
 // observations: other arms, values adapted to it, or connections that need not be followed.
 func (e *Engine) hasOwnPolicy(n *node, now int64) bool {
-	return cmp.Or(n.parent, n.rule.root).followsAll() != e.toFollow(n) || n.ecn && !slices.Equal(e.arms.offered.plain, e.arms.offered.suit(n)) ||
+	return cmp.Or(n.parent, n.rule.root).followsAll() != e.toFollow(n, now) || n.ecn && !slices.Equal(e.arms.offered.plain, e.arms.offered.suit(n)) ||
 		n.rule.rule.Adapted(&n.metrics, n.first, n.policy.adapted, now) != (policy.Adapted{})
 }
 
@@ -213,7 +226,7 @@ func (e *Engine) input(n *node, now int64) *policy.Input {
 	in.Retired = e.retiredFor(n, now)
 	in.LeftToDefault = n.leftToDefault(now)
 	in.Belief, in.Metrics, in.Adapted = &n.belief, &n.metrics, n.policy.adapted
-	in.First, in.Root, in.Followed = n.first, n.isRoot(), n.followsAll()
+	in.First, in.Root, in.Followed, in.WindowUsed = n.first, n.isRoot(), n.followsAll(), n.windowUsed(now)
 	in.Parent = e.parentBelief(n)
 	if in.Now, in.Slice = now, 0; e.slices || n.fixed() {
 		in.Slice = n.sliceShift()

@@ -121,7 +121,7 @@ var (
 	pathMinRTT      = gauge("path_min_rtt_seconds", "Least round-trip time of the path in the 5 to 10 minutes before path_measured_timestamp_seconds.", pathLabels...)
 	pathRate        = gauge("path_delivery_rate_bytes_per_second", "Greatest delivery rate of the path, not limited by the application, in the 1 to 2 minutes before path_measured_timestamp_seconds.", pathLabels...)
 	pathReceiveRate = gauge("path_receive_rate_bytes_per_second", "Greatest rate at which a connection of the path received, in the 1 to 2 minutes before path_measured_timestamp_seconds.", pathLabels...)
-	pathActive      = gauge("path_active_connections", "Established connections of the path now, if they are counted (adapt: [cwnd_clamp]; from a round-trip time of 0.5 ms on also [init_cwnd] and [max_pacing_rate]).", pathLabels...)
+	pathActive      = gauge("path_active_connections", "Established connections of the path now, if they are counted (adapt: [cwnd_clamp]; from a round-trip time of 0.5 ms on also [init_cwnd] and [max_pacing_rate] unless a busy host follows only a share of them).", pathLabels...)
 	pathRateLimit   = gauge("path_rate_limit_bytes_per_second", "Rate limit of a policer on the path: the greatest rate of payload at which the path's paced connections together lost nothing. Absent if none was found.", pathLabels...)
 	pathSsthresh    = gauge("path_ssthresh_packets", "Greatest slow start threshold of the path's connections in the 15 to 30 seconds before path_measured_timestamp_seconds; of those without one, their bandwidth-delay product.", pathLabels...)
 	pathLoss        = gauge("path_loss_ratio", "Share of the path's recent data packets that were lost.", pathLabels...)

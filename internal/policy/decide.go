@@ -51,8 +51,8 @@ type Input struct {
 	Observe      bool
 	NotRolledOut float64
 
-	// Followed: all connections of the path are followed now.
-	Followed bool
+	// Followed: all connections of the path are followed now. WindowUsed: a raised initial window was in use lately.
+	Followed, WindowUsed bool
 	// Many says that many connections of the path overlap: then its hold-out is drawn in slices only.
 	// MoreHeldOut is by what factor the hold-out is to be larger than usual.
 	Many        bool
@@ -86,7 +86,8 @@ func Decide(in *Input) Decision {
 		d.Reason = LeftAlone
 		return d
 	}
-	in.follow(&d.Policy)
+	adapted := in.Rule.Adapted(in.Metrics, in.First, in.Adapted, in.Now)
+	in.follow(&d.Policy, adapted.Window != 0)
 	if in.LeftToDefault {
 		d.Reason = WorseThanDefault
 		return d
@@ -101,7 +102,7 @@ func Decide(in *Input) Decision {
 	default:
 		d.Reason = ByRule
 	}
-	in.Rule.Adapted(in.Metrics, in.First, in.Adapted, in.Now).addTo(&d.Policy, in.Metrics)
+	adapted.addTo(&d.Policy, in.Metrics)
 	if in.Rule.Adapts(tcp.CwndClamp) {
 		d.Policy.LeastClamp = uint16(in.Rule.bound(tcp.CwndClamp, leastClamp))
 	}
@@ -110,7 +111,7 @@ func Decide(in *Input) Decision {
 }
 
 // follow says which of the path's connections are followed and counted, and whether their losses are watched.
-func (in *Input) follow(p *path.Policy) {
+func (in *Input) follow(p *path.Policy, window bool) {
 	m := in.Metrics
 	if in.Root {
 		m = nil
@@ -118,13 +119,14 @@ func (in *Input) follow(p *path.Policy) {
 	windows := in.Rule.adaptsWindows(m, in.Followed)
 	p.WatchLosses = windows && in.Rule.Adapts(tcp.MaxPacingRate)
 	p.CountFlows = !in.Root && (windows || in.Rule.Adapts(tcp.CwndClamp))
-	p.FollowAll = in.Rule.FollowsAll(m, in.Followed)
+	p.FollowAll = in.Rule.FollowsAll(m, in.Followed, window || in.WindowUsed)
 }
 
-// FollowsAll reports whether all connections of a path are followed: running ones may be given something, or their number
-// decides what new ones get. m is nil for a path of which nothing is known. was says whether they are now.
-func (r *Rule) FollowsAll(m *estimate.Path, was bool) bool {
-	return r.adaptsWindows(m, was) || r.names(tcp.RTOMin, tcp.DelackMax, tcp.CwndClamp, tcp.PeerOption)
+// FollowsAll reports whether all connections of a path are followed, also on a busy host: running ones may be given
+// something, or their number decides what new ones get. m is nil for a path of which nothing is known. was says whether they
+// are now, and window whether a raised initial window is in use, or was lately.
+func (r *Rule) FollowsAll(m *estimate.Path, was, window bool) bool {
+	return r.adaptsWindows(m, was) && (window || r.names(tcp.MaxPacingRate)) || r.names(tcp.RTOMin, tcp.DelackMax, tcp.CwndClamp, tcp.PeerOption)
 }
 
 // adaptsWindows reports whether windows or pacing rates of a path may be adapted now or later.

@@ -220,9 +220,12 @@ func BenchmarkCostBPF(b *testing.B) {
 
 // BenchmarkCostAdapt compares the run time of tcpilot's programs per connection, both ends, without
 // adapted values, with the default and with auto, in turns whose order alternates: on a perfect wire, where timeouts are
-// adapted, and with connections of 64 KB over 4 ms, where initial windows are as well.
+// adapted, with small messages over 1 ms, where initial windows could be, and with connections of 64 KB over 4 ms, where they are.
 func BenchmarkCostAdapt(b *testing.B) {
 	b.Run("near", func(b *testing.B) { costAdapt(b, 0, load.ChurnSpec{Rate: 4000, Workers: 16}) })
+	b.Run("small", func(b *testing.B) {
+		costAdapt(b, 500*time.Microsecond, load.ChurnSpec{Rate: 3000, Workers: 32})
+	})
 	b.Run("far", func(b *testing.B) {
 		costAdapt(b, 2*time.Millisecond, load.ChurnSpec{Rate: 500, Workers: 32, Reply: 64 << 10})
 	})
