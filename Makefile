@@ -69,6 +69,11 @@ test-kubernetes: ## the manifests, and changes of annotations, with a real API s
 	@tools/deps test kubernetes
 	@$(SUDO) tools/test-kubernetes
 
+.PHONY: test-containerd
+test-containerd: ## pods of a real container runtime, while it and the daemon are killed; CONTAINERD=1 (Debian's), 2 (built the first time)
+	@tools/deps test containerd
+	@$(SUDO) tools/test-containerd $(CONTAINERD)
+
 .PHONY: measure
 measure: ## comparisons whose results depend on the machine, and how often each held; ROUNDS=5 MEASURE=regexp
 	@tools/deps test

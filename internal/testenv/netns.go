@@ -46,6 +46,18 @@ func NetNS(t testing.TB) *NS {
 	return n
 }
 
+// OpenNetNS opens the network namespace at a path. The caller does not enter it.
+func OpenNetNS(t testing.TB, path string) *NS {
+	t.Helper()
+	Root(t)
+	file, err := os.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { file.Close() })
+	return &NS{file: file}
+}
+
 func newNetNS() (file *os.File, err error) {
 	err = netns.InNew(func() error {
 		file, err = os.Open(netns.Own)
