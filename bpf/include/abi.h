@@ -204,16 +204,18 @@ enum {
 
 #define YIELD_CC (1ULL << 63)
 /* In requests: the answer to TIMEOUT_INIT for a SYN-ACK, or for a SYN, needs a look-up of the policy. That for a SYN whose
- * timeout is adapted does not (bpf/sockops/syn.bpf.h). */
+ * timeout is adapted does not (bpf/sockops/syn.bpf.h). If the timeouts of all SYN-ACKs are adapted, their look-ups are limited
+ * (bpf/sockops/synack.bpf.h). */
 #define REQUEST_SYNACK (1U << 31)
 #define REQUEST_SYN (1U << 30)
+#define REQUEST_ADAPTED_SYNACK (1U << 29)
 
 struct runtime_config {		/* what each connection needs first, in one cache line */
 	__u64 lease_ns;		/* CLOCK_MONOTONIC; programs do nothing after it */
 	__u64 yield;		/* fields (and YIELD_CC) that some network namespace owns: see netns_yields */
 	__u64 wall_offset_ns;	/* CLOCK_REALTIME less CLOCK_MONOTONIC */
 	__u32 bank;		/* rule table in force */
-	__u32 requests;		/* bit per BPF_SOCK_OPS op that some policy answers, REQUEST_SYN, REQUEST_SYNACK */
+	__u32 requests;		/* bit per BPF_SOCK_OPS op that some policy answers, and REQUEST_... */
 	__u32 limits;		/* not 0: some connections may be in the map limited */
 	__u32 report_rate;	/* approximate number of ends reported a second, at most; 0: all */
 	__u64 draw_key[2];	/* key of the draw of each incoming connection; of this host */

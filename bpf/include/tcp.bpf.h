@@ -50,6 +50,7 @@ struct in6_addr {
 struct netns_ipv4 {
 	const struct tcp_congestion_ops *tcp_congestion_control;
 	__u8 sysctl_tcp_syn_retries;
+	__u8 sysctl_tcp_synack_retries;
 	__u8 sysctl_tcp_moderate_rcvbuf;
 	int sysctl_tcp_wmem[3];
 	int sysctl_tcp_rmem[3];
@@ -73,6 +74,7 @@ struct sock_common {
 	volatile unsigned char skc_state;
 	unsigned int skc_hash;	/* of addresses and ports, with a secret key */
 	possible_net_t skc_net;
+	struct sock *skc_listener;	/* of a request socket */
 	struct in6_addr skc_v6_daddr;
 	struct in6_addr skc_v6_rcv_saddr;
 	struct {
@@ -173,6 +175,9 @@ struct inet_connection_sock {
 	const struct tcp_congestion_ops *icsk_ca_ops;
 	__u8 icsk_ca_state : 5, icsk_ca_initialized : 1, icsk_ca_setsockopt : 1,
 		icsk_ca_dst_locked : 1;
+	struct {
+		__u8 rskq_defer_accept;
+	} icsk_accept_queue;
 	__u8 icsk_syn_retries;	/* set by TCP_SYNCNT; 0: the sysctl applies */
 	__u8 icsk_backoff;	/* how often icsk_rto was doubled */
 	__u8 icsk_retransmits;	/* retransmission timeouts without an answer */

@@ -36,7 +36,7 @@ static __always_inline bool slice_is_hold_out(const struct conn_ctx *ctx, struct
 }
 
 /* Requests for which is_left_out draws. For others, a request socket and its connection have one draw. */
-#define REQUESTS_DRAWN_APART (1U << BPF_SOCK_OPS_TIMEOUT_INIT | REQUEST_SYN | REQUEST_SYNACK)
+#define REQUESTS_DRAWN_APART (1U << BPF_SOCK_OPS_TIMEOUT_INIT | REQUEST_SYN | REQUEST_SYNACK | REQUEST_ADAPTED_SYNACK)
 
 /* Whether the connection is a hold-out by itself; number is for conn_draw. If policies
  * answer other requests for incoming connections, the draw of one of those is one that the request socket has, too. */

@@ -86,6 +86,7 @@ struct {
 #include "slots.bpf.h"
 #include "remember.bpf.h"
 #include "syn.bpf.h"
+#include "synack.bpf.h"
 #include "apply.bpf.h"
 #include "init_cwnd.bpf.h"
 #include "init_rwnd.bpf.h"
@@ -308,6 +309,8 @@ static __always_inline void on_request(struct bpf_sock_ops *skops, const struct 
 		return;		/* not a bound: raise_init_rwnd */
 	if (field == FIELD_SYN_RTO && (p->adapted & (1U << field)))
 		return;		/* syn_timeout_taken */
+	if (field == FIELD_SYNACK_RTO && (p->adapted & (1U << field)) && !may_shorten_synack(skops))
+		return;
 	t = full ? recall(skops, ctx->tp) : NULL;
 	if (full ? t && (t->flags & F_HOLD_OUT) :
 	    field == FIELD_SYNACK_RTO ? is_left_out(ctx, begin_number(ctx->now, c)) : request_is_hold_out(ctx, c))
@@ -393,7 +396,9 @@ int tcpilot_sockops(struct bpf_sock_ops *skops)
 	if (op == BPF_SOCK_OPS_TIMEOUT_INIT) {
 		if (skops->is_fullsock && (syn_timeout_taken(skops) || raise_syn_retries(skops)))
 			return 1;
-		if (!(ctx.cfg->requests & (skops->is_fullsock ? REQUEST_SYN : REQUEST_SYNACK)))
+		if (!(ctx.cfg->requests & (skops->is_fullsock ? REQUEST_SYN : REQUEST_SYNACK | REQUEST_ADAPTED_SYNACK)))
+			return 1;
+		if (!skops->is_fullsock && !(ctx.cfg->requests & REQUEST_SYNACK) && !synack_affordable())
 			return 1;
 	}
 	if (unlikely(op == BPF_SOCK_OPS_RTT_CB)) {

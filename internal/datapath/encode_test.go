@@ -180,7 +180,7 @@ func TestRequestMask(t *testing.T) {
 	for _, c := range []struct{ set, adapted, ops uint64 }{
 		{0, 0, 0}, {1 << tcp.InitCwnd, 1 << tcp.InitCwnd, 0},
 		{1 << tcp.SynRTO, 0, 1<<1 | 1<<30}, {0, 1 << tcp.SynRTO, 1 << 1},
-		{1 << tcp.SynAckRTO, 0, 1<<1 | 1<<31}, {0, 1 << tcp.SynAckRTO, 1<<1 | 1<<31},
+		{1 << tcp.SynAckRTO, 0, 1<<1 | 1<<31}, {0, 1 << tcp.SynAckRTO, 1<<1 | 1<<29}, {1 << tcp.SynAckRTO, 1 << tcp.SynAckRTO, 1<<1 | 1<<31},
 		{1 << tcp.InitRwnd, 0, 1 << 2}, {0, 1 << tcp.InitRwnd, 0}, {1 << tcp.ECN, 0, 1 << 6}, {1 << tcp.BaseRTT, 0, 1 << 7},
 		{all, 0, 1<<1 | 1<<2 | 1<<6 | 1<<7 | 1<<11 | 1<<30 | 1<<31}, {0, 1 << tcp.PeerOption, 1 << 11}, {1 << 63, 0, 0},
 	} {

@@ -4,11 +4,13 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
+	"runtime"
 	"testing"
 	"time"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
+	"github.com/cilium/ebpf/btf"
 	"github.com/cilium/ebpf/link"
 	"golang.org/x/sys/unix"
 
@@ -233,39 +235,124 @@ func sysctlExists(name string) bool {
 	return err == nil
 }
 
-// TestRootSynAckRTO loses SYN-ACKs, and measures when the second one goes out.
-func TestRootSynAckRTO(t *testing.T) {
+// lostSynAck is a client in the rig's namespace to which SYN-ACKs from a server get lost.
+type lostSynAck struct {
+	r      *rig
+	server *testenv.NS
+	addr   netip.Addr // the server's
+}
+
+func newLostSynAck(t *testing.T) lostSynAck {
 	r := newRig(t)
 	server := testenv.NetNS(t)
 	sEnd, cEnd := testenv.Veth(t, server, r.ns)
-	l := listen(t, server, netip.AddrPortFrom(sEnd.V4, 0).String(), nil)
-	// The client's SYN arrives, and the answer goes to an address without a host.
-	vanish(t, sEnd, cEnd)
-	wait := func() time.Duration {
-		before := synRetrans(t, server)
-		var fd int
-		var err error
-		r.ns.Do(t, func() {
-			fd, err = unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
-			must(t, err)
-			if err := unix.Connect(fd, &unix.SockaddrInet4{Port: int(addrPort(l.Addr()).Port()), Addr: sEnd.V4.As4()}); err != unix.EINPROGRESS {
-				t.Errorf("connect: %v", err)
-			}
-		})
-		defer unix.Close(fd)
-		begun := time.Now()
-		for time.Since(begun) < 3*time.Second && synRetrans(t, server) == before {
-			time.Sleep(2 * time.Millisecond)
+	vanish(t, sEnd, cEnd) // the client's SYN arrives, and the answer goes to an address without a host
+	return lostSynAck{r, server, sEnd.V4}
+}
+
+// wait connects to a new listener, and returns how long after that the second SYN-ACK goes out.
+func (s lostSynAck) wait(t *testing.T, listener control) time.Duration {
+	t.Helper()
+	l := listen(t, s.server, netip.AddrPortFrom(s.addr, 0).String(), listener)
+	defer l.Close() // it ends the handshake
+	before := synRetrans(t, s.server)
+	var fd int
+	var err error
+	s.r.ns.Do(t, func() {
+		fd, err = unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+		must(t, err)
+		if err := unix.Connect(fd, &unix.SockaddrInet4{Port: int(addrPort(l.Addr()).Port()), Addr: s.addr.As4()}); err != unix.EINPROGRESS {
+			t.Errorf("connect: %v", err)
 		}
-		return time.Since(begun)
+	})
+	defer unix.Close(fd)
+	begun := time.Now()
+	for time.Since(begun) < 3*time.Second && synRetrans(t, s.server) == before {
+		time.Sleep(2 * time.Millisecond)
 	}
-	r.policy(t, nil)
-	before := wait()
-	r.policy(t, set(tcp.SynAckRTO, 50)) // after the other, whose next one takes 2 s more
-	got := wait()
+	return time.Since(begun)
+}
+
+// TestRootSynAckRTO loses SYN-ACKs, and measures when the second one goes out.
+func TestRootSynAckRTO(t *testing.T) {
+	s := newLostSynAck(t)
+	s.r.policy(t, nil)
+	before := s.wait(t, nil)
+	s.r.policy(t, set(tcp.SynAckRTO, 50))
+	got := s.wait(t, nil)
 	t.Logf("second SYN-ACK after %v, %v without policy", got, before)
 	if got < 40*time.Millisecond || got > before/2 || before < 800*time.Millisecond {
 		t.Error("synack_rto has no effect")
+	}
+}
+
+// needKernelContext ends a test where no program can look at the listener of a request socket.
+func needKernelContext(t *testing.T) {
+	t.Helper()
+	kernel, err := btf.LoadKernelSpec()
+	must(t, err)
+	var f *btf.Func
+	if err := kernel.TypeByName("bpf_cast_to_kern_ctx", &f); err != nil {
+		testenv.Missing(t, "bpf_cast_to_kern_ctx (Linux 6.2): "+err.Error())
+	}
+}
+
+func adaptedSynAck(p *path.Policy) {
+	p.Params.Set(tcp.SynAckRTO, 50)
+	p.Adapted = 1 << tcp.SynAckRTO
+}
+
+// TestRootAdaptedSynAckRTO: an adapted timeout leaves those listeners alone to which the number of retransmissions matters.
+func TestRootAdaptedSynAckRTO(t *testing.T) {
+	s := newLostSynAck(t)
+	needKernelContext(t)
+	s.r.policy(t, adaptedSynAck)
+	option := func(name, value int) control {
+		return func(fd int) error { return unix.SetsockoptInt(fd, unix.IPPROTO_TCP, name, value) }
+	}
+	want := func(name string, listener control, short bool) {
+		t.Helper()
+		if got := s.wait(t, listener); short && got > 500*time.Millisecond || !short && got < 800*time.Millisecond {
+			t.Errorf("%s: second SYN-ACK after %v", name, got)
+		}
+	}
+	usual := "5"
+	want("a listener", nil, true)
+	want("one with a number of its own", option(unix.TCP_SYNCNT, 6), false)
+	want("one that defers accept", option(unix.TCP_DEFER_ACCEPT, 5), false)
+	testenv.Sysctl(t, s.server, "net.ipv4.tcp_synack_retries", "3")
+	want("few retransmissions", nil, false)
+	testenv.Sysctl(t, s.server, "net.ipv4.tcp_synack_retries", usual)
+	want("as many as usual", nil, true)
+	s.r.policy(t, set(tcp.SynAckRTO, 50))
+	want("a rule sets it, and the listener defers accept", option(unix.TCP_DEFER_ACCEPT, 5), true)
+}
+
+// TestRootSynAcksAreLookedUpAtALimitedRate: those that are adapted, so that many SYNs do not cost much.
+func TestRootSynAcksAreLookedUpAtALimitedRate(t *testing.T) {
+	r := newRig(t)
+	needKernelContext(t)
+	const conns = 1000
+	replies := func(change func(*path.Policy), of Settings) (n uint64, took time.Duration) {
+		t.Helper()
+		r.policy(t, change)
+		must(t, r.SetSettings(of))
+		before, err := r.Counters()
+		must(t, err)
+		begun := time.Now()
+		r.churnAll(t, conns)
+		took = time.Since(begun)
+		after, err := r.Counters()
+		must(t, err)
+		return after.Replies - before.Replies, took
+	}
+	if got, _ := replies(set(tcp.SynAckRTO, 50), Settings{Fields: 1 << tcp.SynAckRTO}); got < conns {
+		t.Errorf("%d answers to %d requests", got, conns)
+	}
+	got, took := replies(adaptedSynAck, Settings{Adapted: 1 << tcp.SynAckRTO})
+	const window, least = 100 * time.Millisecond, 50 // bpf/sockops/synack.bpf.h
+	if most := uint64(runtime.NumCPU()) * least * uint64(took/window+2); got < least || got > most {
+		t.Errorf("%d adapted ones are answered in %v, want %d to %d", got, took, least, most)
 	}
 }
 

@@ -69,10 +69,11 @@ func optionMasks() (before, after uint64) {
 	return before, after
 }
 
-// Of bpf/include/abi.h: REQUEST_SYNACK and REQUEST_SYN.
+// Of bpf/include/abi.h: REQUEST_SYNACK, REQUEST_SYN and REQUEST_ADAPTED_SYNACK.
 const (
-	requestSynAck = 1 << 31
-	requestSyn    = 1 << 30
+	requestSynAck        = 1 << 31
+	requestSyn           = 1 << 30
+	requestAdaptedSynAck = 1 << 29
 )
 
 // requestMask has a bit for every sock_ops op that answers a field that some rule sets or adapts
@@ -84,8 +85,11 @@ func requestMask(set, adapted uint64) (ops uint32) {
 			ops |= 1 << op
 		}
 	}
-	if (set|adapted)&(1<<tcp.SynAckRTO) != 0 {
+	switch synAck := uint64(1) << tcp.SynAckRTO; {
+	case set&synAck != 0:
 		ops |= requestSynAck
+	case adapted&synAck != 0:
+		ops |= requestAdaptedSynAck
 	}
 	if set&(1<<tcp.SynRTO) != 0 {
 		ops |= requestSyn
