@@ -258,6 +258,8 @@ int tcpilot_live(struct bpf_iter__tcp *ctx)
 			}
 			return 0;
 		}
+		if (adopts && t->stands_for)
+			t->stands_for = 1;	/* the others have state of their own now */
 		if (!(t->flags & F_ESTABLISHED) || ns - t->start_ns < cfg->interval_ns)
 			return 0;
 		l = move_to_storage(tp, t);
@@ -274,7 +276,7 @@ int tcpilot_live(struct bpf_iter__tcp *ctx)
 		report(tp, &l->track, &now, &l->last, cfg, SAMPLE_INTERVAL, 0,
 		       l->track.stands_for ?: 1);
 	if (adopts && l->track.stands_for)
-		l->track.stands_for = 1;	/* the others have state of their own now */
+		l->track.stands_for = 1;
 	/* After the sample, which has the values that were in use during its interval. */
 	follow_rto_min(tp, &l->track, cfg, p);
 	follow_delack_max(tp, &l->track, cfg, p);

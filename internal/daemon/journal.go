@@ -81,6 +81,9 @@ func (j journal[T]) replace(changes []T) error {
 	if err != nil {
 		return err
 	}
+	if len(data) > maxJournal {
+		return fmt.Errorf("it would have %d bytes, more than %d", len(data), maxJournal)
+	}
 	// No sync: if the machine crashes, the changes in the kernel are lost with the journal.
 	next := j.file + ".new"
 	if err := os.WriteFile(next, data, 0o600); err != nil {

@@ -177,6 +177,7 @@ func (p *profile) poll(now time.Time, observe bool) {
 		}
 	}
 	var wanting []sysctlChange
+	var wantingRoutes []routeChange
 	for _, ns := range list {
 		if ns.Cookie != p.sysctls.own && !p.all {
 			continue
@@ -184,11 +185,15 @@ func (p *profile) poll(now time.Time, observe bool) {
 		changes, err := p.look(ns, now)
 		note("sysctls", ns, err)
 		wanting = append(wanting, changes...)
-		note("usec_timestamps", ns, p.routes.visit(ns, p.nameOf(ns.Cookie), now))
+		routes, err := p.routes.look(ns, p.nameOf(ns.Cookie), now)
+		note("usec_timestamps", ns, err)
+		wantingRoutes = append(wantingRoutes, routes...)
 	}
-	failed := func(ns host.NetNS, err error) { note("sysctls", ns, err) }
-	if err := p.give(wanting, failed); err != nil {
+	if err := p.give(wanting, func(ns host.NetNS, err error) { note("sysctls", ns, err) }); err != nil {
 		problem = fmt.Sprintf("host.sysctls: %v", err)
+	}
+	if err := p.routes.give(wantingRoutes, func(ns host.NetNS, err error) { note("usec_timestamps", ns, err) }); err != nil {
+		problem = fmt.Sprintf("host.usec_timestamps: %v", err)
 	}
 	p.setProblem(problem)
 }
@@ -317,17 +322,14 @@ func (p *profile) adoptAndRestore() (undone []string, err error) {
 	list, err := p.journal.read()
 	if err != nil {
 		p.log.Warn("sysctls of an earlier tcpilot's host profile are not known", "error", err)
-		if err := p.journal.setAside(); err != nil {
-			return nil, err
-		}
+		err = p.journal.setAside()
 	}
 	for _, g := range list {
 		p.given[g.where()] = g
 	}
-	if err := p.routes.adopt(); err != nil {
-		return nil, err
-	}
-	return p.restore()
+	err = errors.Join(err, p.routes.adopt())
+	undone, failed := p.restore()
+	return undone, errors.Join(err, failed)
 }
 
 // restore restores the original values and routes, except those that someone else has changed, and says what it has
@@ -336,7 +338,7 @@ func (p *profile) restore() (undone []string, err error) {
 	p.mu.Lock()
 	p.due = true
 	p.mu.Unlock()
-	if len(p.allGiven()) == 0 && !p.routes.hasChanged() {
+	if len(p.allGiven()) == 0 && len(p.routes.state()) == 0 {
 		return nil, nil
 	}
 	p.netNSList.Rescan() // an old list has the path of a process that may have left its namespace since

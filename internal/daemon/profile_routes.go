@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"bytes"
 	"cmp"
 	"errors"
 	"fmt"
@@ -33,7 +34,7 @@ type routeProfile struct {
 	mu       sync.Mutex // of what follows
 	changed  map[routeIn]changedRoute
 	left     map[routeIn]leftRoute
-	replaced map[routeIn]int // how often somebody else has replaced a changed route since the configuration was read
+	replaced map[routeIn]replacements // of changed routes by somebody else, since the configuration was read
 }
 
 // changedRoute is a route that the profile has changed.
@@ -52,19 +53,27 @@ type routeIn struct {
 	key   string
 }
 
+// replacements are how often a route was replaced, each time within replacedWithin of the time before.
+type replacements struct {
+	n      int
+	latest time.Time
+}
+
 func (c *changedRoute) where() routeIn { return routeIn{c.NetNS, c.Original.Key()} }
 
 const (
 	// maxChangedRoutes bounds the journal.
 	maxChangedRoutes = 10_000
-	// maxReplaced is how often a route is changed again after somebody else has replaced it: a DHCP client may do that
-	// from time to time, and a routing daemon whenever it finds that a route is not as it has made it.
-	maxReplaced = 3
+	// maxReplaced is how often a route is changed again after somebody else has replaced it, if each time is within
+	// replacedWithin of the one before: a DHCP client may do that from time to time, and a routing daemon whenever it
+	// finds that a route is not as it has made it.
+	maxReplaced    = 3
+	replacedWithin = time.Hour
 )
 
 func newRouteProfile(cfg *config.Config, log *slog.Logger) *routeProfile {
 	p := &routeProfile{log: log, journal: routeJournal(cfg), within: cfg.Host.UsecTimestamps,
-		changed: map[routeIn]changedRoute{}, left: map[routeIn]leftRoute{}, replaced: map[routeIn]int{}}
+		changed: map[routeIn]changedRoute{}, left: map[routeIn]leftRoute{}, replaced: map[routeIn]replacements{}}
 	if len(p.within) > 0 {
 		p.unsupported = netns.InNew(routes.SupportsUsecTS)
 	}
@@ -83,54 +92,68 @@ func (p *routeProfile) isWanted(destination netip.Prefix) bool {
 	})
 }
 
-// visit changes the routes of a network namespace that do not have what they should.
-func (p *routeProfile) visit(ns host.NetNS, name string, now time.Time) error {
+// routeChange is a route of a network namespace that is to be changed.
+type routeChange struct {
+	ns   host.NetNS
+	name string // of the namespace; empty for the daemon's own
+	changedRoute
+}
+
+// look returns the routes of a network namespace that do not have what they should.
+func (p *routeProfile) look(ns host.NetNS, name string, now time.Time) (wanting []routeChange, err error) {
 	if len(p.within) == 0 {
-		return nil
+		return nil, nil
 	}
 	if p.unsupported != nil {
-		return fmt.Errorf("the kernel has no routes with features tcp_usec_ts, which Linux 6.7 and later have: %w", p.unsupported)
+		return nil, fmt.Errorf("the kernel has no routes with features tcp_usec_ts, which Linux 6.7 and later have: %w", p.unsupported)
+	}
+	var list []routes.Found
+	err = ns.In(func() (err error) {
+		list, err = routes.List(p.isWanted)
+		return err
+	})
+	if err != nil {
+		return nil, err
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return ns.In(func() error {
-		list, err := routes.List(p.isWanted)
-		if err != nil {
-			return err
-		}
-		return p.change(p.look(ns.Cookie, name, list, now), name)
-	})
+	for _, r := range p.compare(ns.Cookie, name, list, now) {
+		wanting = append(wanting, routeChange{ns, name, changedRoute{ns.Cookie, r, now.UnixNano()}})
+	}
+	return wanting, nil
 }
 
-// look compares the listed routes of a namespace with those that were changed, and returns those that are to be.
-func (p *routeProfile) look(cookie uint64, name string, list []routes.Found, now time.Time) (wanting []changedRoute) {
+// compare compares the routes of a namespace with those that were changed, and returns those that are to be.
+func (p *routeProfile) compare(cookie uint64, name string, list []routes.Found, now time.Time) (wanting []routes.Route) {
 	maps.DeleteFunc(p.left, func(at routeIn, _ leftRoute) bool { return at.netns == cookie })
-	found := map[routeIn]bool{}
+	found, inForce := map[routeIn]bool{}, map[routeIn]bool{}
 	for _, r := range list {
 		at := routeIn{cookie, r.Key()}
 		found[at] = true
-		have, changed := p.changed[at]
-		if r.UsecTS() {
-			if changed && !r.Equal(have.Original.WithUsecTS()) {
-				p.log.Info("somebody else has changed a route with timestamps in microseconds: theirs from now on", "netns", name, "route", r.String())
-				delete(p.changed, at)
-			}
-			continue
-		}
-		if changed {
-			delete(p.changed, at)
-			p.replaced[at]++
-		}
-		switch {
-		case r.Fixed != "":
-			p.left[at] = leftRoute{r.String(), r.Fixed}
-		case p.replaced[at] > maxReplaced:
-			p.left[at] = leftRoute{r.String(), "somebody else replaces it again and again"}
-		default:
-			wanting = append(wanting, changedRoute{cookie, r.Route, now.UnixNano()})
+		if have, ok := p.changed[at]; ok && r.Equal(have.Original.WithUsecTS()) {
+			inForce[at] = true
 		}
 	}
-	maps.DeleteFunc(p.changed, func(at routeIn, _ changedRoute) bool { return at.netns == cookie && !found[at] })
+	for _, r := range list {
+		at := routeIn{cookie, r.Key()}
+		if _, changed := p.changed[at]; changed && !inForce[at] {
+			p.log.Info("somebody else has replaced a route that the host profile had changed", "netns", name, "route", r.String())
+			delete(p.changed, at)
+			p.noteReplaced(at, now)
+		}
+		switch {
+		case r.UsecTS():
+		case r.Fixed != "":
+			p.left[at] = leftRoute{r.String(), r.Fixed}
+		case p.replaced[at].n > maxReplaced:
+			p.left[at] = leftRoute{r.String(), "somebody else replaces it again and again"}
+		default:
+			wanting = append(wanting, r.Route)
+		}
+	}
+	maps.DeleteFunc(p.changed, func(at routeIn, c changedRoute) bool {
+		return at.netns == cookie && !found[at] && p.isWanted(c.Original.Destination())
+	})
 	if name == "" { // the daemon's own
 		for _, w := range p.within {
 			if !slices.ContainsFunc(list, func(r routes.Found) bool { return w.Overlaps(r.Destination()) }) {
@@ -141,25 +164,55 @@ func (p *routeProfile) look(cookie uint64, name string, list []routes.Found, now
 	return wanting
 }
 
-// change changes routes of the calling thread's network namespace. The journal is written before, because the daemon
-// may crash in between.
-func (p *routeProfile) change(wanting []changedRoute, name string) error {
+func (p *routeProfile) noteReplaced(at routeIn, now time.Time) {
+	r := p.replaced[at]
+	if now.Sub(r.latest) > replacedWithin {
+		r.n = 0
+	}
+	p.replaced[at] = replacements{r.n + 1, now}
+}
+
+// give changes routes, and calls failed for namespaces in which that fails. The journal is written before, because the daemon
+// may crash in between: once for all, because it is one file, and there may be thousands of namespaces.
+func (p *routeProfile) give(wanting []routeChange, failed func(host.NetNS, error)) error {
 	if len(wanting) == 0 {
 		return nil
 	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
 	if n := len(p.changed) + len(wanting); n > maxChangedRoutes {
 		return fmt.Errorf("%d routes are within the prefixes, more than %d: name narrower ones", n, maxChangedRoutes)
 	}
-	if err := p.journal.write(append(p.all(), wanting...)); err != nil {
+	noted := p.all()
+	for _, c := range wanting {
+		noted = append(noted, c.changedRoute)
+	}
+	if err := p.journal.write(noted); err != nil {
 		return err
 	}
+	for len(wanting) > 0 {
+		ns := wanting[0].ns
+		n := slices.IndexFunc(wanting, func(c routeChange) bool { return c.ns != ns })
+		if n < 0 {
+			n = len(wanting)
+		}
+		if err := ns.In(func() error { return p.change(wanting[:n]) }); err != nil {
+			failed(ns, err)
+		}
+		wanting = wanting[n:]
+	}
+	return nil
+}
+
+// change changes routes of the calling thread's network namespace.
+func (p *routeProfile) change(wanting []routeChange) error {
 	var errs []error
 	for _, c := range wanting {
 		err := routes.Replace(c.Original.WithUsecTS())
 		switch {
 		case err == nil:
-			p.changed[c.where()] = c
-			p.log.Info("route changed by the host profile: connections use timestamps in microseconds", "netns", name, "route", c.Original.String())
+			p.changed[c.where()] = c.changedRoute
+			p.log.Info("route changed by the host profile: connections use timestamps in microseconds", "netns", c.name, "route", c.Original.String())
 		case !errors.Is(err, unix.ENOENT): // else it has gone meanwhile
 			p.left[c.where()] = leftRoute{c.Original.String(), err.Error()}
 			errs = append(errs, err)
@@ -168,16 +221,10 @@ func (p *routeProfile) change(wanting []changedRoute, name string) error {
 	return errors.Join(errs...)
 }
 
-func (p *routeProfile) hasChanged() bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return len(p.changed) > 0
-}
-
 // all lists the changed routes, in the order in which they were.
 func (p *routeProfile) all() []changedRoute {
 	return slices.SortedFunc(maps.Values(p.changed), func(a, b changedRoute) int {
-		return cmp.Or(cmp.Compare(a.At, b.At), cmp.Compare(a.NetNS, b.NetNS), cmp.Compare(a.Original.String(), b.Original.String()))
+		return cmp.Or(cmp.Compare(a.At, b.At), cmp.Compare(a.NetNS, b.NetNS), bytes.Compare(a.Original, b.Original))
 	})
 }
 
@@ -203,6 +250,7 @@ func (p *routeProfile) adopt() error {
 func (p *routeProfile) restore(namespaces []host.NetNS) (restored []changedRoute, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	clear(p.left)
 	if len(p.changed) == 0 {
 		return nil, nil
 	}
@@ -231,11 +279,10 @@ func (p *routeProfile) restore(namespaces []host.NetNS) (restored []changedRoute
 		}
 	}
 	p.changed = kept
-	clear(p.left)
 	return restored, errors.Join(append(errs, p.journal.write(p.all()))...)
 }
 
-// restoreRoutes restores routes of the calling thread's network namespace, and takes them out of the map.
+// restoreRoutes restores routes of the calling thread's network namespace. Those for which it fails stay in the map.
 func restoreRoutes(changed map[routeIn]changedRoute) (restored []changedRoute, err error) {
 	destinations, byKey := map[netip.Prefix]bool{}, map[string]routeIn{}
 	for at, c := range changed {
@@ -247,28 +294,34 @@ func restoreRoutes(changed map[routeIn]changedRoute) (restored []changedRoute, e
 		return nil, err
 	}
 	var errs []error
+	seen, kept := map[string]bool{}, map[routeIn]bool{}
 	for _, now := range list {
-		at, ok := byKey[now.Key()]
-		if !ok {
+		key := now.Key()
+		at, ok := byKey[key]
+		isFirst := !seen[key]
+		seen[key] = true
+		if !ok || !now.Equal(changed[at].Original.WithUsecTS()) {
 			continue
 		}
-		if c := changed[at]; now.Equal(c.Original.WithUsecTS()) {
-			if err := routes.Replace(c.Original); err != nil && !errors.Is(err, unix.ENOENT) {
-				errs = append(errs, err)
-				continue
-			} else if err == nil {
-				restored = append(restored, c)
-			}
-		}
-		delete(changed, at)
-		delete(byKey, at.key)
-	}
-	for _, at := range byKey { // those that failed, and those that are gone
-		if !slices.ContainsFunc(list, func(r routes.Found) bool { return r.Key() == at.key }) {
-			delete(changed, at)
+		err := replaceFirst(changed[at].Original, isFirst)
+		switch {
+		case err == nil:
+			restored = append(restored, changed[at])
+		case !errors.Is(err, unix.ENOENT): // else it has gone meanwhile
+			kept[at] = true
+			errs = append(errs, err)
 		}
 	}
+	maps.DeleteFunc(changed, func(at routeIn, _ changedRoute) bool { return !kept[at] })
 	return restored, errors.Join(errs...)
+}
+
+// replaceFirst replaces a route, unless it is not the first one with its key: the kernel would replace another one.
+func replaceFirst(r routes.Route, isFirst bool) error {
+	if !isFirst {
+		return fmt.Errorf("replace route to %v: another one has the same destination, table and metric", r)
+	}
+	return routes.Replace(r)
 }
 
 // release lets the profile change routes again that were left to somebody else, because the configuration was read again.
@@ -285,7 +338,7 @@ func (p *routeProfile) forget(gone func(cookie uint64) bool) {
 	n := len(p.changed)
 	maps.DeleteFunc(p.changed, func(at routeIn, _ changedRoute) bool { return gone(at.netns) })
 	maps.DeleteFunc(p.left, func(at routeIn, _ leftRoute) bool { return gone(at.netns) })
-	maps.DeleteFunc(p.replaced, func(at routeIn, _ int) bool { return gone(at.netns) })
+	maps.DeleteFunc(p.replaced, func(at routeIn, _ replacements) bool { return gone(at.netns) })
 	if len(p.changed) == n {
 		return
 	}
@@ -308,7 +361,10 @@ func (p *routeProfile) state() map[uint64]*api.HostRoutes {
 		}
 		return state[cookie]
 	}
-	for _, c := range p.all() {
+	all := slices.SortedFunc(maps.Values(p.changed), func(a, b changedRoute) int {
+		return a.Original.Destination().Addr().Compare(b.Original.Destination().Addr())
+	})
+	for _, c := range all {
 		h := in(c.NetNS)
 		if h.Count++; len(h.Routes) < maxShownRoutes {
 			h.Routes = append(h.Routes, c.Original.String())

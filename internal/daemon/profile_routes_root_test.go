@@ -84,14 +84,23 @@ func TestRootRouteProfile(t *testing.T) {
 	ip(t, own, "route add 10.8.0.0/16 via 10.1.0.9")
 	ip(t, other, "route del 10.7.0.0/16")
 	poll(p, false)
-	want("after changes", p, "10.1.0.0/24 10.7.0.0/16 fd07::/32 10.8.0.0/16", "10.1.0.0/24 fd07::/32")
+	want("after changes", p, "10.1.0.0/24 10.7.0.0/16 10.8.0.0/16 fd07::/32", "10.1.0.0/24 fd07::/32")
 	ip(t, own, "route del 10.8.0.0/16")
+
+	// A route of another device with the same destination does not matter, and has to stay.
+	ip(t, own, "link add d1 type veth peer name p1")
+	ip(t, own, "link set d1 up")
+	ip(t, own, "addr add 10.1.0.2/24 dev d1 noprefixroute")
+	ip(t, own, "route append 10.1.0.0/24 dev d1")
+	poll(p, false)
+	want("beside another route", p, all, "10.1.0.0/24 fd07::/32")
+	ip(t, own, "link del d1")
 
 	// Somebody else replaces a route: it is changed again, but not for ever.
 	for range maxReplaced {
 		ip(t, other, "route replace 10.1.0.0/24 dev d0 scope link src 10.1.0.1 proto kernel")
 		poll(p, false)
-		want("after another program", p, all, "fd07::/32 10.1.0.0/24")
+		want("after another program", p, all, "10.1.0.0/24 fd07::/32")
 	}
 	ip(t, other, "route replace 10.1.0.0/24 dev d0 scope link src 10.1.0.1 proto kernel")
 	poll(p, false)

@@ -62,7 +62,7 @@ type node struct {
 	rowAt    int64 // Unix ns since when there is a row; 0: there is none
 	policy   written
 	decided  int64  // Unix ns of the latest decision
-	windowAt int64  // Unix ns of the latest one with a raised initial window
+	windowAt int64  // Unix ns until which a raised initial window was in use
 	changes  uint64 // belief.Changes then
 	stamp    uint32 // queue.stamp then
 
@@ -201,7 +201,7 @@ func (e *Engine) makeRoom(n *node, now int64) bool {
 func (e *Engine) split(n *node) {
 	h := e.newNode(hostKey(n, n.host), n.rule, n)
 	h.belief, h.samples, h.lastUsed, h.metrics, h.ecn = n.belief, n.samples, n.lastUsed, n.metrics.Clone(), n.ecn
-	h.lifetimes, h.marked = n.lifetimes, n.marked
+	h.lifetimes, h.marked, h.windowAt = n.lifetimes, n.marked, n.windowAt
 	if n.first != nil {
 		first := *n.first
 		h.first = &first

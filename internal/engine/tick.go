@@ -148,11 +148,11 @@ func (e *Engine) decide(n *node, now int64) (en path.Entry, write bool) {
 	if e.leftToParent(n, now) {
 		return en, false
 	}
+	if expires := n.policy.windowExpires; expires != 0 {
+		n.windowAt = min(now, expires)
+	}
 	d := policy.Decide(e.input(n, now))
 	n.reason, n.best = d.Reason, int8(d.Best)
-	if d.Policy.Window != 0 {
-		n.windowAt = now
-	}
 	w := e.rows.written(n.rule.paramsOf(&d.Policy), &d.Policy)
 	if n.id != 0 && e.rows.fresh(n, now) && w.same(&n.policy) {
 		return en, false
@@ -226,7 +226,7 @@ func (e *Engine) input(n *node, now int64) *policy.Input {
 	in.Retired = e.retiredFor(n, now)
 	in.LeftToDefault = n.leftToDefault(now)
 	in.Belief, in.Metrics, in.Adapted = &n.belief, &n.metrics, n.policy.adapted
-	in.First, in.Root, in.Followed, in.WindowUsed = n.first, n.isRoot(), n.followsAll(), n.windowUsed(now)
+	in.First, in.Root, in.Followed, in.Counted, in.WindowUsed = n.first, n.isRoot(), n.followsAll(), n.policy.countFlows, n.windowUsed(now)
 	in.Parent = e.parentBelief(n)
 	if in.Now, in.Slice = now, 0; e.slices || n.fixed() {
 		in.Slice = n.sliceShift()

@@ -51,8 +51,9 @@ type Input struct {
 	Observe      bool
 	NotRolledOut float64
 
-	// Followed: all connections of the path are followed now. WindowUsed: a raised initial window was in use lately.
-	Followed, WindowUsed bool
+	// Followed: all connections of the path are followed now. Counted: those that are followed are counted. WindowUsed: a
+	// raised initial window was in use lately.
+	Followed, Counted, WindowUsed bool
 	// Many says that many connections of the path overlap: then its hold-out is drawn in slices only.
 	// MoreHeldOut is by what factor the hold-out is to be larger than usual.
 	Many        bool
@@ -87,7 +88,7 @@ func Decide(in *Input) Decision {
 		return d
 	}
 	adapted := in.Rule.Adapted(in.Metrics, in.First, in.Adapted, in.Now)
-	in.follow(&d.Policy, adapted.Window != 0)
+	in.follow(&d.Policy, adapted.Window != 0 && !in.LeftToDefault)
 	if in.LeftToDefault {
 		d.Reason = WorseThanDefault
 		return d
@@ -116,7 +117,7 @@ func (in *Input) follow(p *path.Policy, window bool) {
 	if in.Root {
 		m = nil
 	}
-	windows := in.Rule.adaptsWindows(m, in.Followed)
+	windows := in.Rule.adaptsWindows(m, in.Followed || in.Counted)
 	p.WatchLosses = windows && in.Rule.Adapts(tcp.MaxPacingRate)
 	p.CountFlows = !in.Root && (windows || in.Rule.Adapts(tcp.CwndClamp))
 	p.FollowAll = in.Rule.FollowsAll(m, in.Followed, window || in.WindowUsed)

@@ -48,14 +48,21 @@ func each(family uint8, wanted func(netip.Prefix) bool, list *[]Found) error {
 	request.AddData(message)
 	var malformed error
 	err := request.ExecuteIter(unix.NETLINK_ROUTE, unix.RTM_NEWROUTE, func(message []byte) bool {
+		switch {
+		case len(message) < unix.SizeofRtMsg:
+			malformed = errMalformed
+			return false
+		case message[offFamily] != family: // a kernel without IPv6 lists IPv4 again
+			return true
+		case !isEntry(message), !wanted(Route(message).Destination()):
+			return true
+		}
 		r, err := fromKernel(message)
 		if err != nil {
 			malformed = err
 			return false
 		}
-		if wanted(r.Destination()) {
-			*list = append(*list, r)
-		}
+		*list = append(*list, r)
 		return len(*list) <= maxListed
 	})
 	if errors.Is(err, unix.EAFNOSUPPORT) || errors.Is(err, unix.EOPNOTSUPP) {

@@ -86,7 +86,7 @@ func TestRootReplace(t *testing.T) {
 				t.Error(err)
 			}
 		}
-		if len(changed) != 13 {
+		if len(changed) != 12 {
 			t.Errorf("only %v can be changed of %v", changed, list)
 		}
 		during, err := List(everything)

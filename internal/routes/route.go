@@ -75,8 +75,14 @@ type Found struct {
 	Fixed string
 }
 
-// notToHosts are routes that List leaves out, such as those to the host's own addresses.
+// notToHosts are routes that List leaves out, such as blackholes.
 const notToHosts = "not a route to other hosts"
+
+// isEntry reports whether a message is of a routing table that leads to other hosts: not of the addresses of this host, and
+// not an exception that the kernel has made for one address (a path MTU that it has learned).
+func isEntry(header []byte) bool {
+	return binary.NativeEndian.Uint32(header[offFlags:])&unix.RTM_F_CLONED == 0 && header[offTable] != unix.RT_TABLE_LOCAL
+}
 
 // fromKernel reads a route from a message of the kernel.
 func fromKernel(message []byte) (r Found, err error) {
@@ -88,33 +94,15 @@ func fromKernel(message []byte) (r Found, err error) {
 	if err != nil {
 		return r, err
 	}
-	has := func(kind uint16) bool {
-		return slices.ContainsFunc(attributes, func(a attribute) bool { return a.kind == kind })
-	}
+	r.Fixed = fixed(header, attributes)
 	flags := binary.NativeEndian.Uint32(header[offFlags:])
-	switch {
-	case header[offType] != unix.RTN_UNICAST, flags&unix.RTM_F_CLONED != 0, header[offTable] == unix.RT_TABLE_LOCAL:
-		r.Fixed = notToHosts
-	case header[offProtocol] == unix.RTPROT_RA:
-		r.Fixed = "from a router's advertisement"
-	case flags&(unix.RTNH_F_DEAD|unix.RTNH_F_LINKDOWN) != 0:
-		r.Fixed = "its device is down"
-	case header[offFamily] == unix.AF_INET6 && has(unix.RTA_MULTIPATH) && !has(rtaNHID):
-		r.Fixed = "IPv6 with several next hops: the kernel does not replace those at once"
-	}
 	binary.NativeEndian.PutUint32(header[offFlags:], flags&keptFlags)
+	byNumber := has(attributes, rtaNHID)
 	var kept []attribute
 	for _, a := range attributes {
 		switch {
-		case a.kind == unix.RTA_CACHEINFO:
-			if expires(a.value) {
-				r.Fixed = "it expires"
-			}
+		case a.kind == unix.RTA_CACHEINFO && !expires(a.value), byNumber && slices.Contains(ofNextHop, a.kind):
 			continue
-		case slices.Contains(ofNextHop, a.kind) && has(rtaNHID):
-			continue
-		case !slices.Contains(known, a.kind):
-			r.Fixed = fmt.Sprintf("it has attribute %d of rtnetlink", a.kind)
 		case a.kind == unix.RTA_MULTIPATH:
 			if a.value, err = withoutState(a.value); err != nil {
 				return r, err
@@ -132,23 +120,68 @@ func fromKernel(message []byte) (r Found, err error) {
 	return r, nil
 }
 
+func has(attributes []attribute, kind uint16) bool {
+	return slices.ContainsFunc(attributes, func(a attribute) bool { return a.kind == kind })
+}
+
+// fixed says why a route has to stay as it is; empty if it can be changed.
+func fixed(header []byte, attributes []attribute) string {
+	flags, v6 := binary.NativeEndian.Uint32(header[offFlags:]), header[offFamily] == unix.AF_INET6
+	switch {
+	case header[offType] != unix.RTN_UNICAST:
+		return notToHosts
+	case header[offProtocol] == unix.RTPROT_RA:
+		return "from a router's advertisement"
+	case v6 && header[offProtocol] == unix.RTPROT_KERNEL:
+		return "IPv6, and made by the kernel: it may follow routers' advertisements"
+	case flags&(unix.RTNH_F_DEAD|unix.RTNH_F_LINKDOWN) != 0:
+		return "its device is down"
+	case v6 && has(attributes, unix.RTA_MULTIPATH) && !has(attributes, rtaNHID):
+		return "IPv6 with several next hops: the kernel does not replace those at once"
+	}
+	for _, a := range attributes {
+		unknown := !slices.Contains(known, a.kind) && a.kind != unix.RTA_CACHEINFO
+		if a.kind == unix.RTA_MULTIPATH {
+			unknown = !eachHop(a.value, func(hop []byte) bool {
+				list, err := parse(hop[unix.SizeofRtNexthop:])
+				return err == nil && !slices.ContainsFunc(list, func(a attribute) bool { return !slices.Contains(ofNextHop, a.kind) })
+			})
+		}
+		switch {
+		case unknown:
+			return "it has attributes that are not known to be kept"
+		case a.kind == unix.RTA_CACHEINFO && expires(a.value):
+			return "it expires"
+		}
+	}
+	return ""
+}
+
 // expires reports whether a route has a lifetime (struct rta_cacheinfo).
 func expires(info []byte) bool {
 	return len(info) >= 12 && binary.NativeEndian.Uint32(info[8:]) != 0
 }
 
-// withoutState leaves only those flags of next hops (struct rtnexthop) that a request may have.
+// withoutState leaves only those flags of next hops that a request may have.
 func withoutState(hops []byte) ([]byte, error) {
 	hops = slices.Clone(hops)
-	for at := hops; len(at) >= unix.SizeofRtNexthop; {
-		n := int(binary.NativeEndian.Uint16(at))
-		if n < unix.SizeofRtNexthop || n > len(at) {
-			return nil, errMalformed
-		}
-		at[2] &= keptFlags
-		at = at[min(len(at), (n+3)&^3):]
+	if !eachHop(hops, func(hop []byte) bool { hop[2] &= keptFlags; return true }) {
+		return nil, errMalformed
 	}
 	return hops, nil
+}
+
+// eachHop calls f for each next hop (struct rtnexthop and attributes) until it returns false, and reports whether it never did
+// and the list is whole.
+func eachHop(hops []byte, f func(hop []byte) bool) bool {
+	for len(hops) >= unix.SizeofRtNexthop {
+		n := int(binary.NativeEndian.Uint16(hops))
+		if n < unix.SizeofRtNexthop || n > len(hops) || !f(hops[:n]) {
+			return false
+		}
+		hops = hops[min(len(hops), (n+3)&^3):]
+	}
+	return true
 }
 
 // attributes are those of a route that fromKernel has made.

@@ -63,16 +63,32 @@ func TestFixed(t *testing.T) {
 	ra[offProtocol] = unix.RTPROT_RA
 	blackhole := message()
 	blackhole[offType] = unix.RTN_BLACKHOLE
+	hop := func(attributes []byte) []byte {
+		h := make([]byte, unix.SizeofRtNexthop)
+		binary.NativeEndian.PutUint16(h, uint16(len(h)+len(attributes)))
+		return rtnetlink.Attribute(unix.RTA_MULTIPATH, append(h, attributes...))
+	}
+	kernel6 := message()
+	kernel6[offFamily], kernel6[offProtocol] = unix.AF_INET6, unix.RTPROT_KERNEL
+	if r := read(t, message(hop(number(unix.RTA_GATEWAY, 7)))); r.Fixed != "" {
+		t.Errorf("a route by several next hops stays: %s", r.Fixed)
+	}
 	down := message()
 	down[offFlags] = unix.RTNH_F_LINKDOWN
 	for name, m := range map[string][]byte{"with a lifetime": message(rtnetlink.Attribute(unix.RTA_CACHEINFO, lifetime)), "advertised": ra, "of another type": blackhole,
-		"down": down, "encapsulating": message(rtnetlink.Attribute(unix.RTA_ENCAP_TYPE, []byte{1, 0}))} {
+		"down": down, "of the kernel for IPv6": kernel6, "encapsulating by one of its next hops": message(hop(rtnetlink.Attribute(unix.RTA_ENCAP_TYPE, []byte{1, 0}))),
+		"encapsulating": message(rtnetlink.Attribute(unix.RTA_ENCAP_TYPE, []byte{1, 0}))} {
 		if r := read(t, m); r.Fixed == "" {
 			t.Errorf("a route %s can be changed", name)
 		}
 	}
 	if r := read(t, message(rtnetlink.Attribute(unix.RTA_CACHEINFO, make([]byte, 32)))); r.Fixed != "" || !r.Equal(read(t, message()).Route) {
 		t.Errorf("statistics of a route count: %x, %q", r.Route, r.Fixed)
+	}
+	learned := message()
+	binary.NativeEndian.PutUint32(learned[offFlags:], unix.RTM_F_CLONED)
+	if isEntry(learned) || !isEntry(message()) {
+		t.Error("what the kernel has learned for an address is taken for a route")
 	}
 	list := []Found{read(t, message()), read(t, message(number(unix.RTA_OIF, 3))), read(t, message(number(unix.RTA_PRIORITY, 5)))}
 	if markShared(list); list[0].Fixed == "" || list[1].Fixed == "" || list[2].Fixed != "" {
