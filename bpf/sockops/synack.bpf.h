@@ -45,6 +45,9 @@ struct bpf_sock_ops_kern {
 extern void *bpf_cast_to_kern_ctx(void *ctx) __ksym __weak;
 extern void *bpf_rdonly_cast(const void *obj, __u32 btf_id) __ksym __weak;
 
+/* Not 0: a SYN-ACK kept the kernel's timeout because the kernel does not have these functions. User space reads it. */
+__u32 synacks_blind;
+
 /* Whether the timeout of a SYN-ACK may be shortened. The number of retransmissions is the listener's, so that the kernel forgets an
  * unfinished handshake earlier. It stays the kernel's if the application has chosen that number (TCP_SYNCNT), or if there are
  * few, as on hosts that are to stand floods of SYNs; and if the listener defers accept (TCP_DEFER_ACCEPT), because the kernel
@@ -54,8 +57,10 @@ static __always_inline bool may_shorten_synack(struct bpf_sock_ops *skops)
 	const struct inet_connection_sock *listener;
 	const struct bpf_sock_ops_kern *kern;
 
-	if (!bpf_cast_to_kern_ctx || !bpf_rdonly_cast)
+	if (!bpf_cast_to_kern_ctx || !bpf_rdonly_cast) {
+		synacks_blind = 1;
 		return false;
+	}
 	kern = bpf_cast_to_kern_ctx(skops);
 	listener = bpf_rdonly_cast(kern->sk->__sk_common.skc_listener, bpf_core_type_id_kernel(struct inet_connection_sock));
 	return !listener->icsk_syn_retries && !listener->icsk_accept_queue.rskq_defer_accept &&

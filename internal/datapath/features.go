@@ -22,6 +22,7 @@ const (
 	featureEnds    = "tp_btf/tcp_send_reset, tp_btf/inet_sk_error_report: resets and errors"
 	featureLive    = "iter/tcp: samples of live connections"
 	featureOld     = "TCP_BPF_SOCK_OPS_CB_FLAGS: the peer option of listeners that are older than its rule"
+	featureSynAcks = "bpf_cast_to_kern_ctx: adapted timeouts of SYN-ACKs"
 	featureLimits  = "iter/bpf_sk_storage_map: rate limits are divided by need"
 )
 
@@ -31,7 +32,22 @@ func (d *Datapath) Features() []Feature {
 	if d.AsksListeners() {
 		out = append(out, Feature{featureOld, d.oldListeners()})
 	}
+	if err := d.synAcks(); err != nil {
+		out = append(out, Feature{featureSynAcks, err})
+	}
 	return out
+}
+
+// synAcks returns why adapted timeouts of SYN-ACKs are not set; nil as long as none was to be, or if they are.
+func (d *Datapath) synAcks() error {
+	var blind uint32
+	if err := d.objs.SynacksBlind.Get(&blind); err != nil {
+		return fmt.Errorf("read what the program reports: %w", err)
+	}
+	if blind == 0 {
+		return nil
+	}
+	return errors.New("a program cannot look at the listener of a SYN-ACK (bpf_cast_to_kern_ctx, Linux 6.2): its timeout stays the kernel's")
 }
 
 // TryLoad loads every object without attaching it, to find out which ones this kernel

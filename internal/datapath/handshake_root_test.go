@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"os"
 	"runtime"
+	"slices"
 	"testing"
 	"time"
 
@@ -294,6 +295,27 @@ func needKernelContext(t *testing.T) {
 	var f *btf.Func
 	if err := kernel.TypeByName("bpf_cast_to_kern_ctx", &f); err != nil {
 		testenv.Missing(t, "bpf_cast_to_kern_ctx (Linux 6.2): "+err.Error())
+	}
+}
+
+// TestRootSynAcksWithoutTheirListener: a kernel that does not show the listener is reported once that matters.
+func TestRootSynAcksWithoutTheirListener(t *testing.T) {
+	r := newRig(t)
+	reported := func() bool {
+		return slices.ContainsFunc(r.Features(), func(f Feature) bool { return f.Name == featureSynAcks })
+	}
+	r.policy(t, set(tcp.SynAckRTO, 50))
+	r.churnAll(t, 1)
+	if reported() {
+		t.Error("reported before a timeout is adapted")
+	}
+	r.policy(t, adaptedSynAck)
+	r.churnAll(t, 1)
+	kernel, err := btf.LoadKernelSpec()
+	must(t, err)
+	var f *btf.Func
+	if lacks := kernel.TypeByName("bpf_cast_to_kern_ctx", &f) != nil; reported() != lacks {
+		t.Errorf("reported: %v, the kernel lacks it: %v", reported(), lacks)
 	}
 }
 

@@ -53,6 +53,7 @@ const (
 	sockopsVarOptions         = "options"
 	sockopsVarOptionsAfter    = "options_after"
 	sockopsVarOptionsBefore   = "options_before"
+	sockopsVarSynacksBlind    = "synacks_blind"
 )
 
 // loadSockops returns the embedded CollectionSpec for sockops.
@@ -146,6 +147,7 @@ type sockopsVariableSpecs struct {
 	Options       *ebpf.VariableSpec `ebpf:"options"`
 	OptionsAfter  *ebpf.VariableSpec `ebpf:"options_after"`
 	OptionsBefore *ebpf.VariableSpec `ebpf:"options_before"`
+	SynacksBlind  *ebpf.VariableSpec `ebpf:"synacks_blind"`
 }
 
 // sockopsObjects contains all objects after they have been loaded into the kernel.
@@ -239,6 +241,7 @@ type sockopsVariables struct {
 	Options       *ebpf.Variable `ebpf:"options"`
 	OptionsAfter  *ebpf.Variable `ebpf:"options_after"`
 	OptionsBefore *ebpf.Variable `ebpf:"options_before"`
+	SynacksBlind  *ebpf.Variable `ebpf:"synacks_blind"`
 }
 
 // sockopsPrograms contains all programs after they have been loaded into the kernel.
