@@ -101,6 +101,7 @@ func (f *flows) row(rule string, k *abiPathKey) uint32 {
 		}
 		delete(f.of, f.counts[row].Path)
 		f.counts[row].Path, f.of[id], f.off[row] = id, row, 0
+		f.partial[row] = false
 	}
 	f.keys[*k] = row
 	f.used[row]++
@@ -162,7 +163,8 @@ func (f *flows) note(row uint32, p *path.Policy) {
 	if f.counts == nil {
 		return // closed meanwhile
 	}
-	f.partial[row] = unfollowed(p)
+	// Once all are to be followed, the next walk adopts the others.
+	f.partial[row] = unfollowed(p) || f.partial[row] && !p.FollowAll
 	all := uint64(0)
 	if p.Adapted&(1<<tcp.CwndClamp) != 0 && p.HoldOut < 1<<16 {
 		all, _ = p.Params.Get(tcp.CwndClamp)

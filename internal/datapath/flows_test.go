@@ -3,6 +3,8 @@ package datapath
 import (
 	"math/rand/v2"
 	"testing"
+
+	"github.com/tcpilot/tcpilot/internal/path"
 )
 
 func newFlows(rows int) *flows {
@@ -16,6 +18,26 @@ func flowKey(class uint32, host byte) *abiPathKey {
 	k := abiPathKey{Prefixlen: 32 + 32, Class: class | pathV4}
 	k.Rest[3] = host
 	return &k
+}
+
+// A count is complete if all connections were followed from the first on, or will be after the next walk.
+func TestFlowCountsThatArePartial(t *testing.T) {
+	f := newFlows(10)
+	row := f.row("web", flowKey(1, 1))
+	for i, c := range []struct {
+		p    path.Policy
+		want bool
+	}{
+		{path.Policy{CountFlows: true, WatchLosses: true}, false}, // followed for another reason
+		{path.Policy{CountFlows: true}, true},
+		{path.Policy{CountFlows: true, WatchLosses: true}, true},
+		{path.Policy{CountFlows: true, FollowAll: true}, false},
+		{path.Policy{CountFlows: true, WatchLosses: true}, false},
+	} {
+		if f.note(row, &c.p); f.partial[row] != c.want {
+			t.Errorf("policy %d: partial %v", i, f.partial[row])
+		}
+	}
 }
 
 // A path has one row, also under another class of the same rule; another rule, or another
