@@ -16,7 +16,7 @@ import (
 // attempts is how often a list is asked for that changes while the kernel writes it.
 const attempts = 3
 
-// maxListed bounds a list: routers have a million of routes.
+// maxListed bounds a list: routers can have a million routes.
 const maxListed = 1 << 16
 
 // List lists the routes to other hosts in the calling thread's network namespace whose destinations are wanted: all of

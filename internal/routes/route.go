@@ -10,6 +10,8 @@ import (
 	"slices"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/tcpilot/tcpilot/internal/rtnetlink"
 )
 
 // Route is a route as a message of the kernel (struct rtmsg and attributes), in a form that can be compared and that
@@ -47,24 +49,17 @@ var errMalformed = errors.New("a route of the kernel that is malformed")
 
 // parse splits a list of attributes. Flags of their types are left out.
 func parse(b []byte) (list []attribute, err error) {
-	for len(b) >= unix.SizeofRtAttr {
-		n := int(binary.NativeEndian.Uint16(b))
-		if n < unix.SizeofRtAttr || n > len(b) {
-			return nil, errMalformed
-		}
-		const typeMask = 1<<14 - 1 // NLA_TYPE_MASK
-		list = append(list, attribute{binary.NativeEndian.Uint16(b[2:]) & typeMask, b[unix.SizeofRtAttr:n]})
-		b = b[min(len(b), (n+3)&^3):]
-	}
-	return list, nil
+	err = rtnetlink.EachAttribute(b, func(kind uint16, value []byte) error {
+		list = append(list, attribute{kind, value})
+		return nil
+	})
+	return list, err
 }
 
 // join is the opposite of parse, sorted by type.
 func join(list []attribute) (b []byte) {
 	for _, a := range slices.SortedFunc(slices.Values(list), func(a, b attribute) int { return cmp.Compare(a.kind, b.kind) }) {
-		b = binary.NativeEndian.AppendUint16(b, uint16(unix.SizeofRtAttr+len(a.value)))
-		b = append(binary.NativeEndian.AppendUint16(b, a.kind), a.value...)
-		b = append(b, make([]byte, -len(b)&3)...)
+		b = append(b, rtnetlink.Attribute(a.kind, a.value)...)
 	}
 	return b
 }

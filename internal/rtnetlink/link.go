@@ -63,7 +63,7 @@ func readLink(index int, attributes []byte) (d Link, err error) {
 		return d, errShort
 	}
 	d = Link{Hardware: binary.NativeEndian.Uint16(answer[2:]), Index: int(binary.NativeEndian.Uint32(answer[4:])), BelowNS: SameNS}
-	return d, eachAttribute(answer[unix.SizeofIfInfomsg:], d.attribute)
+	return d, EachAttribute(answer[unix.SizeofIfInfomsg:], d.attribute)
 }
 
 func (d *Link) attribute(kind uint16, value []byte) error {
@@ -73,7 +73,7 @@ func (d *Link) attribute(kind uint16, value []byte) error {
 	case kind == unix.IFLA_ADDRESS && len(value) == len(d.MAC):
 		d.MAC = [6]byte(value)
 	case kind == unix.IFLA_LINKINFO:
-		return eachAttribute(value, func(kind uint16, value []byte) error {
+		return EachAttribute(value, func(kind uint16, value []byte) error {
 			if kind == unix.IFLA_INFO_KIND {
 				d.Kind = unix.ByteSliceToString(value)
 			}
@@ -149,7 +149,7 @@ func NetNSID(ns int) (id int32, err error) {
 		return 0, errShort
 	}
 	id = SameNS
-	return id, eachAttribute(answer[family:], func(kind uint16, value []byte) error {
+	return id, EachAttribute(answer[family:], func(kind uint16, value []byte) error {
 		if kind == unix.NETNSA_NSID && len(value) == 4 {
 			id = int32(binary.NativeEndian.Uint32(value))
 		}

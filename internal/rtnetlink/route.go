@@ -33,14 +33,14 @@ func RouteTo(a netip.Addr) (r Route, err error) {
 	if len(answer) < unix.SizeofRtMsg {
 		return r, errShort
 	}
-	return r, eachAttribute(answer[unix.SizeofRtMsg:], func(kind uint16, value []byte) error {
+	return r, EachAttribute(answer[unix.SizeofRtMsg:], func(kind uint16, value []byte) error {
 		switch {
 		case kind == unix.RTA_OIF && len(value) == 4:
 			r.Device = int(binary.NativeEndian.Uint32(value))
 		case kind == unix.RTA_ENCAP_TYPE:
 			r.Encapsulates = true
 		case kind == unix.RTA_METRICS:
-			return eachAttribute(value, func(kind uint16, value []byte) error {
+			return EachAttribute(value, func(kind uint16, value []byte) error {
 				if kind == unix.RTAX_MTU && len(value) == 4 {
 					r.MTU = binary.NativeEndian.Uint32(value)
 				}
@@ -75,7 +75,7 @@ func HasIPsec() (bool, error) {
 		return false, errShort
 	}
 	has := false
-	return has, eachAttribute(answer[flags:], func(kind uint16, value []byte) error {
+	return has, EachAttribute(answer[flags:], func(kind uint16, value []byte) error {
 		if kind == xfrmaSPDInfo && len(value) >= 12 { // struct xfrmu_spdinfo: incoming, outgoing, forwarded, ...
 			has = binary.NativeEndian.Uint32(value[4:])+binary.NativeEndian.Uint32(value[8:]) > 0
 		}

@@ -90,8 +90,8 @@ func Attribute(kind uint16, value []byte) []byte {
 // typeMask leaves out the flags of an attribute's type (NLA_TYPE_MASK).
 const typeMask = 1<<14 - 1
 
-// eachAttribute calls f for each attribute of a message, without the flags of its type.
-func eachAttribute(b []byte, f func(kind uint16, value []byte) error) error {
+// EachAttribute calls f for each attribute of a message, without the flags of its type.
+func EachAttribute(b []byte, f func(kind uint16, value []byte) error) error {
 	for len(b) >= unix.SizeofRtAttr {
 		n := int(binary.NativeEndian.Uint16(b))
 		if n < unix.SizeofRtAttr || n > len(b) {
