@@ -136,6 +136,7 @@ static __always_inline bool bandwidth_pass(struct __sk_buff *skb, const struct d
 	ahead = clock_advance(&m->clock_ns, bpf_ktime_get_ns(), len * NSEC_PER_SEC / rate);
 	if (ahead > MOST_AHEAD) {
 		__sync_fetch_and_add(&m->dropped, packets);
+		__sync_fetch_and_add(&m->dropped_bytes, len);
 		return false;
 	}
 	__sync_fetch_and_add(&m->bytes, len);

@@ -5,7 +5,7 @@
 #define TCPILOT_POD_ABI_H
 
 enum pod_limits {
-	POD_ABI_VERSION = 4,	/* in the name of the directory with the pinned maps */
+	POD_ABI_VERSION = 5,	/* in the name of the directory with the pinned maps */
 	MAX_DEVICES = 8192,
 	MAX_ADDRESSES = 65536,
 	MAX_NETWORKS = 1024,
@@ -39,6 +39,7 @@ struct pod_meter {
 	__u64 bytes;		/* passed, on the wire */
 	__u64 marked;		/* packets, after segmentation, that passed with a mark of congestion */
 	__u64 dropped;		/* packets, after segmentation */
+	__u64 dropped_bytes;	/* on the wire */
 	__u64 big;		/* packets above 64 KB, before segmentation, that passed */
 };
 
@@ -86,7 +87,7 @@ struct pod_counters {
 };
 
 _Static_assert(sizeof(struct device) == 40, "device");
-_Static_assert(sizeof(struct pod_meters) == 80, "pod_meters");
+_Static_assert(sizeof(struct pod_meters) == 96, "pod_meters");
 _Static_assert(sizeof(struct network) == 20, "network");
 
 #endif

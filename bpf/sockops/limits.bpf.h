@@ -41,9 +41,23 @@ static __always_inline void limit_count(struct limit *l, __s32 by)
 		__sync_fetch_and_add(&l->fresh, by);
 }
 
+/* From this interval on between two segments and the next two (tcp_min_tso_segs), in nanoseconds, the intervals of fresh
+ * connections are spread. */
+#define SPREAD_INTERVAL (10 * 1000 * 1000ULL)
+#define SPREAD_BELOW (2 * 1514 * 1000000000ULL / SPREAD_INTERVAL)	/* bytes per second */
+
+/* The rate of a fresh connection. Connections that begin together would send in step: in each interval, all that they may
+ * send in it at once. So a fresh one waits for 0.5 to 1.4 of its interval. */
+static __always_inline __u64 limit_spread(__u64 rate, __u64 cookie)
+{
+	__u32 hash = (__u32)cookie * 0x9e3779b1U;	/* 2^32 by the golden ratio: the hashes of neighbours are far apart */
+
+	return rate < SPREAD_BELOW ? (rate << 4) / (8 + (hash >> 28)) : rate;
+}
+
 /* The greatest rate of one connection under a limit, in bytes per second. A connection with a share is
  * bounded by the quotient only if others have begun since the division. */
-static __always_inline __u64 limit_most(const struct limit *l, bool has_share)
+static __always_inline __u64 limit_most(const struct limit *l, bool has_share, __u64 cookie)
 {
 	__u64 most = NO_RATE, sum, among;
 	__s32 fresh;
@@ -62,6 +76,8 @@ static __always_inline __u64 limit_most(const struct limit *l, bool has_share)
 	if (among < 1 << 8)
 		among = 1 << 8;
 	sum = (sum << 8) / among ?: 1;
+	if (!has_share)
+		sum = limit_spread(sum, cookie);
 	return sum < most ? sum : most;
 }
 
@@ -130,10 +146,10 @@ static __noinline int limit_follow(void *ctx, struct tcp_sock *tp, struct limite
 	}
 	if (m->share)
 		want = m->share;
-	most = limit_most(rule, m->share);
+	most = limit_most(rule, m->share, cookie);
 	if (most < want)
 		want = most;
-	most = limit_most(path, m->share);
+	most = limit_most(path, m->share, cookie);
 	if (most < want)
 		want = most;
 	limit_set(ctx, tp, m, want);

@@ -44,6 +44,21 @@ func egressLimits(pods map[uint64]pod.Bandwidth) map[uint64]limit.Limit {
 	return limits
 }
 
+// addOffered adds to the limits of pods how much the pod has sent in all.
+func (d *Daemon) addOffered(limits map[uint64]limit.Limit) {
+	v := d.podDevices.view()
+	if v.links == nil {
+		return
+	}
+	for _, p := range d.pods.now().All() {
+		if l, ok := limits[p.Cookie]; ok {
+			m := v.links.Meters(p.HostIndex).Egress
+			l.Offered = uint64(payload * float64(m.Passed+m.Refused))
+			limits[p.Cookie] = l
+		}
+	}
+}
+
 // putLimits puts the rate limits of rules and pods into force.
 func (d *Daemon) putLimits() error {
 	d.limits.writing.Lock() // so that the last write has the latest values

@@ -20,13 +20,11 @@ import (
 )
 
 const (
-	// limitInterval is how often limits are divided while connections are under them. A connection
+	// limitInterval is how often limits are divided, if there are any. A connection
 	// that begins, or sends again, in between gets its share from programs, within a round trip.
 	limitInterval = 250 * time.Millisecond
 	// limitBudget is the part of one CPU, as 1/limitBudget, that this may take.
 	limitBudget = 50
-	// limitIdle is how often the daemon looks for connections under limits while it found none.
-	limitIdle = time.Second
 	// limitFollow is the least time between two walks for connections that do not notice their share.
 	limitFollow = 5 * time.Second
 )
@@ -64,13 +62,11 @@ func (d *Daemon) divideLimits(ctx context.Context) error {
 		if limits := d.dp.Limits(); len(limits) == 0 {
 			d.limits.latest.Store(nil)
 		} else {
-			n, late, err := d.divideOnce(&div, limits)
-			if err != nil {
+			d.addOffered(limits)
+			if behind, err = d.divideOnce(&div, limits); err != nil {
 				return err
 			}
-			if wait, behind = limitIdle, late; n > 0 {
-				wait = max(limitInterval, time.Since(start)*limitBudget)
-			}
+			wait = max(limitInterval, time.Since(start)*limitBudget)
 		}
 		if behind && time.Since(followed) >= limitFollow {
 			d.followLimits(list)
@@ -90,17 +86,16 @@ func (d *Daemon) divideLimits(ctx context.Context) error {
 	}
 }
 
-// divideOnce divides all limits. It returns how many connections are under them, and whether
-// some do not follow.
-func (d *Daemon) divideOnce(div *limit.Divider, limits map[uint64]limit.Limit) (n int, behind bool, err error) {
+// divideOnce divides all limits, and reports whether some connections do not follow.
+func (d *Daemon) divideOnce(div *limit.Divider, limits map[uint64]limit.Limit) (behind bool, err error) {
 	conns, err := d.dp.Limited()
 	if err != nil {
 		d.log.Debug("connections under rate limits not listed", "error", err)
-		return 0, false, nil
+		return false, nil
 	}
 	r := div.Divide(datapath.Monotonic(), limits, conns)
 	d.limits.latest.Store(&r)
-	return len(conns), r.Behind > 0, d.dp.WriteShares(&r)
+	return r.Behind > 0, d.dp.WriteShares(&r)
 }
 
 // followLimits brings the connections of all network namespaces in line with the present limits.

@@ -78,6 +78,38 @@ func TestRootLimitIsSharedByConnectionsThatBegin(t *testing.T) {
 	}
 }
 
+// Connections that begin together and may send little do not send in step, until the limit is divided.
+func TestRootLimitSpreadsConnectionsThatBegin(t *testing.T) {
+	const pairs, rate = 8, 100e3
+	r := limitRig(t, limit.Limit{Rate: 2 * pairs * rate})
+	var ends []net.Conn
+	for range pairs {
+		c, s := r.pair(t, "127.0.0.1:0")
+		ends = append(ends, c, s)
+	}
+	read := func(least, most float64) (different int) {
+		seen := map[uint32]bool{}
+		for i := 0; i < len(ends); i += 2 {
+			follow(t, ends[i], ends[i+1])
+		}
+		for _, c := range ends {
+			got := pacingOf(t, c)
+			if float64(got) < least*rate || float64(got) > most*rate {
+				t.Errorf("pacing rate %d, want %g to %g of %g", got, least, most, rate)
+			}
+			seen[got] = true
+		}
+		return len(seen)
+	}
+	if n := read(16./23-0.001, 2); n < pairs {
+		t.Errorf("%d ends have %d pacing rates", len(ends), n)
+	}
+	r.divide(t, new(limit.Divider))
+	if n := read(0.999, 1); n != 1 {
+		t.Errorf("%d ends have %d pacing rates after the limit was divided", len(ends), n)
+	}
+}
+
 // A network namespace has a limit of its own: its connections are under it, those of others are not.
 func TestRootLimitOfNetNS(t *testing.T) {
 	r := newRig(t)
@@ -182,6 +214,9 @@ func TestRootLimitOfRunningConnections(t *testing.T) {
 		t.Errorf("pacing rates %d and %d of running connections, want half of the limit each", a, b)
 	}
 	must(t, r.SetLease(0))
+	if !testenv.SinceLinux(t, 6, 12) { // walks cannot ask for the callback at which connections notice it themselves
+		r.ns.Do(t, func() { must(t, r.FollowLimits()) })
+	}
 	follow(t, client, server)
 	if a, b := pacingOf(t, client), pacingOf(t, server); a != noPacing || b != noPacing {
 		t.Errorf("pacing rates %d and %d after the lease, want none", a, b)

@@ -22,6 +22,9 @@ type Limit struct {
 	Rate       uint64 // bytes/s, of all of them; 0: only each is limited
 	Connection uint64 // bytes/s, of each; 0: no bound
 	Ended      uint64 // bytes that connections sent that have ended
+	// Offered is how many bytes all traffic under the limit has sent so far, of which the connections may be a part, and
+	// also what was dropped, in those that Rate is of; 0: unknown.
+	Offered uint64
 }
 
 // State is what a limit does now.
@@ -32,6 +35,7 @@ type State struct {
 	Level       uint64  // bytes/s; the most that one connection gets; 0: as much as it needs
 	Sent        uint64  // bytes, by all connections so far; never less than before
 	Measured    float64 // bytes/s, retransmissions included, in about the last second
+	Others      float64 // bytes/s, by other traffic under the limit, in about the last second
 	// Base is the number of equal shares that the limit is divided into already: the next connection
 	// that begins, and wants as much as it can get, finds Rate/(Base+1) as its fair share.
 	Base float64
@@ -59,6 +63,11 @@ const (
 	measured = time.Second
 	// aboveShare is the ratio above which a connection counts as sending more than its share.
 	aboveShare = 1.1
+	// othersRoom is how much room connections leave to other traffic, over what that uses: it can grow, and is not
+	// dropped for a burst.
+	othersRoom = 1.1
+	// mostOthers is the part of a limit that connections leave to other traffic at most.
+	mostOthers = 0.5
 	// mostShare is the greatest rate that programs can pass to SO_MAX_PACING_RATE.
 	mostShare = math.MaxUint32 - 1
 )
@@ -102,6 +111,14 @@ func (d *Divider) Divide(now int64, limits map[uint64]Limit, conns []Conn) Resul
 			}
 		}
 	}
+	for key, s := range r.Limits {
+		before := d.before[key]
+		// A connection that ended after the sums of ended ones were read is in neither.
+		s.Sent = max(s.Sent, before.Sent)
+		s.Measured, s.Others = d.measure(s, before, took)
+		s.Base = s.base(nil)
+		r.Limits[key] = s
+	}
 	shares := make([]float64, len(conns))
 	for i := range shares {
 		shares[i] = math.Inf(1)
@@ -118,15 +135,22 @@ func (d *Divider) Divide(now int64, limits map[uint64]Limit, conns []Conn) Resul
 			r.Shares[conns[i].Cookie] = uint32(max(1, min(s, mostShare)))
 		}
 	}
-	for key, s := range r.Limits {
-		before := d.before[key]
-		// A connection that ended after the sums of ended ones were read is in neither.
-		s.Sent = max(s.Sent, before.Sent)
-		s.Measured = d.measure(s, before, took)
-		r.Limits[key] = s
-	}
 	d.at, d.sent, d.shares, d.before = now, sent, r.Shares, r.Limits
 	return r
+}
+
+// usable is what the other traffic leaves to the connections, bytes/s.
+func (s *State) usable() float64 {
+	return float64(s.Rate) - min(othersRoom*s.Others, mostOthers*float64(s.Rate))
+}
+
+// base is State.Base with these needs.
+func (s *State) base(needs []need) float64 {
+	if s.Rate == 0 {
+		return 0
+	}
+	usable := s.usable()
+	return (among(usable, needs)+1)*float64(s.Rate)/usable - 1
 }
 
 // divide divides one limit among the active connections of the list, and lowers their shares and
@@ -141,11 +165,11 @@ func (s State) divide(list []int, needs []need, shares []float64) State {
 		out[i] = part[i].bound
 	}
 	if s.Rate != 0 {
-		level := divide(float64(s.Rate), part, out)
+		level := divide(s.usable(), part, out)
 		if !math.IsInf(level, 1) {
 			s.Level = uint64(level)
 		}
-		s.Base = among(float64(s.Rate), part)
+		s.Base = s.base(part)
 	}
 	for i, c := range list {
 		shares[c] = min(shares[c], out[i])
@@ -185,11 +209,17 @@ func (d *Divider) behind(c *Conn, took time.Duration) bool {
 	return share != 0 && c.Since < d.at && float64(c.Given) > aboveShare*share && float64(c.Sent-min(sent, c.Sent)) > aboveShare*share*took.Seconds()
 }
 
-// measure smooths the rate of a limit's connections.
-func (d *Divider) measure(now, before State, took time.Duration) float64 {
+// measure smooths the rates of a limit's connections, and of the other traffic under it.
+func (d *Divider) measure(now, before State, took time.Duration) (conns, others float64) {
 	if d.at == 0 || took <= 0 {
-		return before.Measured
+		return before.Measured, before.Others
 	}
-	rate := float64(now.Sent-before.Sent) / took.Seconds()
-	return before.Measured + (rate-before.Measured)*min(1, took.Seconds()/measured.Seconds())
+	smooth := func(before, rate float64) float64 {
+		return before + (rate-before)*min(1, took.Seconds()/measured.Seconds())
+	}
+	sent := float64(now.Sent - before.Sent)
+	if before.Offered != 0 && now.Offered >= before.Offered {
+		others = max(0, float64(now.Offered-before.Offered)-sent) / took.Seconds()
+	}
+	return smooth(before.Measured, sent/took.Seconds()), smooth(before.Others, others)
 }

@@ -22,10 +22,12 @@ type model struct {
 // world is connections under limits, and what the kernel does with shares.
 type world struct {
 	Divider
-	now    int64
-	limits map[uint64]Limit
-	conns  []*model
-	last   Result
+	now     int64
+	limits  map[uint64]Limit
+	others  float64 // bytes/s, of other traffic under limit 1
+	offered float64
+	conns   []*model
+	last    Result
 }
 
 func (w *world) begin(offers float64) *model {
@@ -80,6 +82,11 @@ func (w *world) step() float64 {
 		m.Sent, m.Unsent = uint64(m.total), uint32(m.waiting)
 		sum += got
 		list = append(list, m.Conn)
+	}
+	if l, ok := w.limits[1]; ok && w.others > 0 {
+		w.offered += (sum + w.others) * dt
+		l.Offered = uint64(w.offered)
+		w.limits[1] = l
 	}
 	w.now += step
 	w.last = w.Divide(w.now, w.limits, list)
@@ -168,6 +175,25 @@ func TestDividerKeepsBounds(t *testing.T) {
 	w.step()
 	if b.Given != 2e5 || w.last.Limits[1].Level != 0 {
 		t.Errorf("%d bytes/s without a total, want 2e5", b.Given)
+	}
+}
+
+// Connections leave to other traffic what it uses, up to half of the limit. It is noticed as well while there are no
+// connections.
+func TestDividerLeavesRoomForOtherTraffic(t *testing.T) {
+	w := &world{limits: map[uint64]Limit{1: {Rate: 1e6}}, others: 3e5, now: 1}
+	for range 20 {
+		w.step()
+	}
+	c := w.begin(math.Inf(1))
+	for _, part := range []struct{ others, want float64 }{{3e5, 6.7e5}, {9e5, 5e5}, {1, 1e6}} {
+		w.others = part.others
+		for i := range 20 {
+			w.step()
+			if got := float64(c.Given); (i == 19 || part.others == 3e5) && math.Abs(got-part.want) > 0.01e6 {
+				t.Errorf("beside %g bytes/s, after %d divisions: %g of 1e6, want %g", part.others, i, got, part.want)
+			}
+		}
 	}
 }
 

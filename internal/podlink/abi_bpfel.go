@@ -73,7 +73,7 @@ type abiPodCounters struct {
 type abiPodLimits uint32
 
 const (
-	abiPodLimitsPOD_ABI_VERSION abiPodLimits = 4
+	abiPodLimitsPOD_ABI_VERSION abiPodLimits = 5
 	abiPodLimitsMAX_DEVICES     abiPodLimits = 8192
 	abiPodLimitsMAX_ADDRESSES   abiPodLimits = 65536
 	abiPodLimitsMAX_NETWORKS    abiPodLimits = 1024
@@ -82,20 +82,22 @@ const (
 type abiPodMeters struct {
 	_      structs.HostLayout
 	Egress struct {
-		_       structs.HostLayout
-		ClockNs uint64
-		Bytes   uint64
-		Marked  uint64
-		Dropped uint64
-		Big     uint64
+		_            structs.HostLayout
+		ClockNs      uint64
+		Bytes        uint64
+		Marked       uint64
+		Dropped      uint64
+		DroppedBytes uint64
+		Big          uint64
 	}
 	Ingress struct {
-		_       structs.HostLayout
-		ClockNs uint64
-		Bytes   uint64
-		Marked  uint64
-		Dropped uint64
-		Big     uint64
+		_            structs.HostLayout
+		ClockNs      uint64
+		Bytes        uint64
+		Marked       uint64
+		Dropped      uint64
+		DroppedBytes uint64
+		Big          uint64
 	}
 }
 

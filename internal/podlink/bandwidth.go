@@ -13,6 +13,7 @@ type Meter struct {
 	Passed  uint64 // bytes on the wire
 	Marked  uint64 // packets, after segmentation, that passed with a mark of congestion (ECN)
 	Dropped uint64 // packets, after segmentation
+	Refused uint64 // bytes on the wire, of the dropped packets
 	Big     uint64 // packets above 64 KB, before segmentation, that passed; only of Pod.Big
 }
 
@@ -23,10 +24,12 @@ func (m *Meters) add(raw *abiPodMeters) {
 	m.Egress.Passed += raw.Egress.Bytes
 	m.Egress.Marked += raw.Egress.Marked
 	m.Egress.Dropped += raw.Egress.Dropped
+	m.Egress.Refused += raw.Egress.DroppedBytes
 	m.Egress.Big += raw.Egress.Big
 	m.Ingress.Passed += raw.Ingress.Bytes
 	m.Ingress.Marked += raw.Ingress.Marked
 	m.Ingress.Dropped += raw.Ingress.Dropped
+	m.Ingress.Refused += raw.Ingress.DroppedBytes
 	m.Ingress.Big += raw.Ingress.Big
 }
 

@@ -57,7 +57,7 @@ bpffs: DIR/bpf
 run_dir: DIR/run
 state_dir: DIR/lib
 metrics: {listen: ""}
-pods: {dir: DIR/pods}
+pods: {PODS}
 rules:
   - {name: web, match: {pod: {namespace: shop, name: web-*}}, set: {cc: reno}}
   - {name: others, match: {remote: [10.88.0.0/16]}, set: {cc: cubic}}
@@ -67,12 +67,9 @@ rules:
 func newNode(t *testing.T) *node {
 	t.Helper()
 	n := &node{built: built(t)}
-	root, err := cgroup.Root()
-	must(t, err)
 	own, err := cgroup.OfProcess(os.Getpid())
 	must(t, err)
-	group := filepath.Dir(own)
-	n.cgroup = filepath.Join(group, "kubepods")
+	n.cgroup = filepath.Join(filepath.Dir(own), "kubepods")
 	n.dir, err = os.MkdirTemp(n.built, "node") // removed by tools/test-containerd, because the runtime leaves mounts
 	must(t, err)
 	for _, name := range []string{"bpf", "net.d", "pods"} {
@@ -81,10 +78,8 @@ func newNode(t *testing.T) *node {
 	must(t, os.CopyFS(n.path("plugins"), os.DirFS(filepath.Join(n.built, "plugins"))))
 	n.logCalls(t)
 	testenv.MountBPFFS(t, n.path("bpf"))
-	for name, text := range map[string]string{"containerd.toml": containerdConfig, "tcpilot.yaml": daemonConfig} {
-		text = strings.NewReplacer("DIR", n.dir, "CGROUP", filepath.Join(root, group)).Replace(text)
-		must(t, os.WriteFile(n.path(name), []byte(text), 0o644))
-	}
+	must(t, os.WriteFile(n.path("containerd.toml"), []byte(strings.ReplaceAll(containerdConfig, "DIR", n.dir)), 0o644))
+	n.writeDaemonConfig(t, "dir: DIR/pods")
 	n.containerd = process{args: []string{"containerd", "-c", n.path("containerd.toml")}, log: n.path("containerd.log")}
 	n.daemon = process{log: n.path("tcpilot.log"),
 		args: []string{filepath.Join(n.built, "tcpilot"), "run", "--config", n.path("tcpilot.yaml"), "--socket", n.path("tcpilot.sock")}}
@@ -110,6 +105,15 @@ func newNode(t *testing.T) *node {
 		return nil
 	})
 	return n
+}
+
+// writeDaemonConfig writes tcpilot's configuration, with the keys of its part pods.
+func (n *node) writeDaemonConfig(t *testing.T, pods string) {
+	t.Helper()
+	root, err := cgroup.Root()
+	must(t, err)
+	text := strings.ReplaceAll(strings.ReplaceAll(daemonConfig, "PODS", pods), "CGROUP", filepath.Join(root, filepath.Dir(n.cgroup)))
+	must(t, os.WriteFile(n.path("tcpilot.yaml"), []byte(strings.ReplaceAll(text, "DIR", n.dir)), 0o644))
 }
 
 // connect makes the network of the host, and of the host outside.

@@ -209,6 +209,31 @@ func TestRootPodBandwidth(t *testing.T) {
 	}
 }
 
+// TCP leaves to the pod's other traffic what that uses. Nothing is dropped once it has made room.
+func TestRootPodBandwidthBesideUDP(t *testing.T) {
+	t.Parallel()
+	const limit, udp = 20e6, 6e6
+	n := newPodNode(t)
+	p := n.start(t)
+	p.add(t, n.pod, limits("20M", ""))
+	var tcp, datagrams delivered
+	var wg sync.WaitGroup
+	wg.Go(func() { tcp = upload(t, n.pod, n.far, 4, 7*time.Second) })
+	wg.Go(func() { datagrams = uploadUDP(t, n.pod, n.far, udp, 7*time.Second) })
+	time.Sleep(3 * time.Second)
+	before := n.list(t, p).Egress
+	time.Sleep(3500 * time.Millisecond)
+	after := n.list(t, p).Egress
+	wg.Wait()
+	packets := float64(after.Passed-before.Passed) / (datagram + headers)
+	dropped := float64(after.Dropped-before.Dropped) / packets
+	t.Logf("from the second second on, of the limit: TCP %.2f, UDP %.2f of %.2f; from the third on, %.2f %% of the packets were dropped",
+		tcp.rest/limit, datagrams.rest/limit, udp/limit, 100*dropped)
+	if dropped > 0.005 || datagrams.rest < 0.9*udp || tcp.rest < 0.5*limit || tcp.all+datagrams.all > 1.1*limit {
+		t.Errorf("TCP %.2f, UDP %.2f Mbit/s of %.2f", tcp.rest/1e6, datagrams.rest/1e6, udp/1e6)
+	}
+}
+
 // A limit changes for running connections, too, without a burst. An invalid limit is no limit, and
 // the pod, status and log report it.
 func TestRootPodBandwidthChanges(t *testing.T) {
