@@ -35,7 +35,7 @@ type State struct {
 	Level       uint64  // bytes/s; the most that one connection gets; 0: as much as it needs
 	Sent        uint64  // bytes, by all connections so far; never less than before
 	Measured    float64 // bytes/s, retransmissions included, in about the last second
-	Others      float64 // bytes/s, by other traffic under the limit, in about the last second
+	Others      float64 // bytes/s, by other traffic under the limit, also what was dropped, lately; at most Rate
 	// Base is the number of equal shares that the limit is divided into already: the next connection
 	// that begins, and wants as much as it can get, finds Rate/(Base+1) as its fair share.
 	Base float64
@@ -214,12 +214,10 @@ func (d *Divider) measure(now, before State, took time.Duration) (conns, others 
 	if d.at == 0 || took <= 0 {
 		return before.Measured, before.Others
 	}
-	smooth := func(before, rate float64) float64 {
-		return before + (rate-before)*min(1, took.Seconds()/measured.Seconds())
-	}
 	sent := float64(now.Sent - before.Sent)
 	if before.Offered != 0 && now.Offered >= before.Offered {
 		others = max(0, float64(now.Offered-before.Offered)-sent) / took.Seconds()
 	}
-	return smooth(before.Measured, sent/took.Seconds()), smooth(before.Others, others)
+	conns = before.Measured + (sent/took.Seconds()-before.Measured)*min(1, took.Seconds()/measured.Seconds())
+	return conns, (before.Others + min(others, float64(now.Rate))) / 2
 }

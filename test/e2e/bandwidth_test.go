@@ -298,6 +298,7 @@ func TestMeasurePodBandwidth(t *testing.T) {
 					report(fmt.Sprintf("%s, %d connections", where, conns), upload(t, n.pod, to, conns, 4*time.Second))
 				}
 				report(where+", UDP", uploadUDP(t, n.pod, to, 1.5*limit, 4*time.Second))
+				time.Sleep(2 * time.Second) // TCP leaves room for UDP, for a while
 			}
 		}
 	})
