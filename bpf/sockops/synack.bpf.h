@@ -11,7 +11,7 @@
 #include "syn.bpf.h"
 
 enum {
-	SYNACK_WINDOW_MS = 200,
+	SYNACK_WINDOW_MS = 100,
 	SYNACK_PER_WINDOW = 50,
 	SYNACK_CPUS = 256,
 	SYNACK_RETRIES_MIN = 4,	/* see may_shorten_synack */
