@@ -234,8 +234,9 @@ type Explanation struct {
 // RateLimit is the rate limit of a rule, or of the TCP that a pod sends, and what one more connection gets of it.
 type RateLimit struct {
 	metrics.LimitCount
-	New uint64 `json:"new_rate_bytes_per_second"` // what one more connection gets
-	Why string `json:"why"`
+	New  uint64 `json:"new_rate_bytes_per_second"`            // what one more connection gets
+	Left uint64 `json:"left_rate_bytes_per_second,omitempty"` // of the total, to other traffic of the pod; absent: less than a hundredth
+	Why  string `json:"why"`
 }
 
 // Entry is a row of the kernel's policy table.

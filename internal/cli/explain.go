@@ -119,7 +119,11 @@ func (a *app) renderExplanation(w io.Writer, e api.Explanation) {
 		line("hold-out", "%s of connections get kernel defaults, to compare with%s", fmtShare(e.HoldOut), more)
 	}
 	if l := e.RateLimit; l != nil {
-		line("limit", "%s; a new connection gets %s: %s", limits(l.Total, l.Connection), fmtRate(float64(l.New)), l.Why)
+		left := ""
+		if l.Left > 0 {
+			left = fmt.Sprintf(" (%s of it left to other traffic of the pod)", fmtRate(float64(l.Left)))
+		}
+		line("limit", "%s%s; a new connection gets %s: %s", limits(l.Total, l.Connection), left, fmtRate(float64(l.New)), l.Why)
 	}
 	if o := e.OnRTO; o != nil {
 		line("on_rto", "%s", onRTO(o))

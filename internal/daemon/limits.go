@@ -20,8 +20,8 @@ import (
 )
 
 const (
-	// limitInterval is how often limits are divided, if there are any. A connection
-	// that begins, or sends again, in between gets its share from programs, within a round trip.
+	// limitInterval is how often limits are divided, if there are any. A connection that begins, or sends again, in
+	// between gets its share from programs, within a round trip.
 	limitInterval = 250 * time.Millisecond
 	// limitBudget is the part of one CPU, as 1/limitBudget, that this may take.
 	limitBudget = 50
@@ -131,25 +131,23 @@ func (d *Daemon) limitCounts() (list []metrics.LimitCount) {
 	return list
 }
 
-// limitCount is what the rate limit of a rule does now, and its limit.State.Base; false: the rule has
-// none in force.
-func (d *Daemon) limitCount(cfg *config.Config, rule *policy.Rule) (n metrics.LimitCount, base float64, ok bool) {
+// limitCount is what the rate limit of a rule does now; false: the rule has none in force.
+func (d *Daemon) limitCount(cfg *config.Config, rule *policy.Rule) (n metrics.LimitCount, s limit.State, ok bool) {
 	key := rule.LimitKey()
 	if key == 0 || cfg.Mode == engine.ModeObserve {
-		return n, 0, false
+		return n, s, false
 	}
 	n = metrics.LimitCount{Rule: rule.Name, Total: rule.Limit.Total, Connection: rule.Limit.Connection}
 	return n, d.countLimit(key, &n), true
 }
 
-// countLimit fills in what the limit of a key does now, and returns its limit.State.Base.
-func (d *Daemon) countLimit(key uint64, n *metrics.LimitCount) (base float64) {
+// countLimit fills in what the limit of a key does now, and returns it.
+func (d *Daemon) countLimit(key uint64, n *metrics.LimitCount) (s limit.State) {
 	if r := d.limits.latest.Load(); r != nil {
-		s := r.Limits[key]
+		s = r.Limits[key]
 		n.Connections, n.Active, n.Share, n.Measured, n.Sent = s.Connections, s.Active, s.Level, s.Measured, s.Sent
-		base = s.Base
 	}
-	return base
+	return s
 }
 
 // explainLimit is what the limit of a rule, or else of the network namespace, would give to one more
@@ -163,18 +161,21 @@ func (d *Daemon) explainLimit(rule string, netns uint64) *api.RateLimit {
 	if r == nil {
 		return nil
 	}
-	n, base, ok := d.limitCount(cfg, r)
+	n, s, ok := d.limitCount(cfg, r)
 	of := "rule"
 	if l, limited := egressLimits(d.bandwidths())[netns]; !ok && limited && !r.Leave {
 		n.Total, of, ok = l.Rate, "pod", true
-		base = d.countLimit(netns, &n)
+		s = d.countLimit(netns, &n)
 	}
 	if !ok {
 		return nil
 	}
 	x := &api.RateLimit{LimitCount: n, New: n.Connection}
+	if left := uint64(s.Left()); left >= n.Total/100 {
+		x.Left = left
+	}
 	if n.Total != 0 {
-		x.New = uint64(float64(n.Total) / (base + 1))
+		x.New = uint64(float64(n.Total) / (s.Base + 1))
 		if n.Connection != 0 {
 			x.New = min(x.New, n.Connection)
 		}
@@ -184,6 +185,9 @@ func (d *Daemon) explainLimit(rule string, netns uint64) *api.RateLimit {
 		x.Why = "the rule limits each connection"
 	case n.Active == 0:
 		x.Why = "no connection of the " + of + " sends now: the first gets all"
+		if x.Left > 0 {
+			x.Why += " but what is left to other traffic"
+		}
 	case n.Share == 0:
 		x.Why = "no active connection is held back: a new one gets its fair share of what they leave, among " + console.Plural(n.Active, "active connection")
 	default:

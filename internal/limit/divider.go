@@ -139,9 +139,9 @@ func (d *Divider) Divide(now int64, limits map[uint64]Limit, conns []Conn) Resul
 	return r
 }
 
-// usable is what the other traffic leaves to the connections, bytes/s.
-func (s *State) usable() float64 {
-	return float64(s.Rate) - min(othersRoom*s.Others, mostOthers*float64(s.Rate))
+// Left is the part of Rate that is left to other traffic, bytes/s.
+func (s *State) Left() float64 {
+	return min(othersRoom*s.Others, mostOthers*float64(s.Rate))
 }
 
 // base is State.Base with these needs.
@@ -149,7 +149,7 @@ func (s *State) base(needs []need) float64 {
 	if s.Rate == 0 {
 		return 0
 	}
-	usable := s.usable()
+	usable := float64(s.Rate) - s.Left()
 	return (among(usable, needs)+1)*float64(s.Rate)/usable - 1
 }
 
@@ -165,7 +165,7 @@ func (s State) divide(list []int, needs []need, shares []float64) State {
 		out[i] = part[i].bound
 	}
 	if s.Rate != 0 {
-		level := divide(s.usable(), part, out)
+		level := divide(float64(s.Rate)-s.Left(), part, out)
 		if !math.IsInf(level, 1) {
 			s.Level = uint64(level)
 		}
