@@ -44,7 +44,7 @@ func egressLimits(pods map[uint64]pod.Bandwidth) map[uint64]limit.Limit {
 	return limits
 }
 
-// addOffered adds to the limits of pods how much the pod has sent in all.
+// addOffered adds to the limits of pods what the pod has sent in all, also what was dropped.
 func (d *Daemon) addOffered(limits map[uint64]limit.Limit) {
 	v := d.podDevices.view()
 	if v.links == nil {
@@ -53,7 +53,7 @@ func (d *Daemon) addOffered(limits map[uint64]limit.Limit) {
 	for _, p := range d.pods.now().All() {
 		if l, ok := limits[p.Cookie]; ok {
 			m := v.links.Meters(p.HostIndex).Egress
-			l.Offered = uint64(payload * float64(m.Passed+m.Refused))
+			l.Offered = uint64(payload * float64(m.Passed+m.DroppedBytes))
 			limits[p.Cookie] = l
 		}
 	}

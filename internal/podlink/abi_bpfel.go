@@ -79,26 +79,20 @@ const (
 	abiPodLimitsMAX_NETWORKS    abiPodLimits = 1024
 )
 
+type abiPodMeter struct {
+	_            structs.HostLayout
+	ClockNs      uint64
+	Bytes        uint64
+	Marked       uint64
+	Dropped      uint64
+	DroppedBytes uint64
+	Big          uint64
+}
+
 type abiPodMeters struct {
-	_      structs.HostLayout
-	Egress struct {
-		_            structs.HostLayout
-		ClockNs      uint64
-		Bytes        uint64
-		Marked       uint64
-		Dropped      uint64
-		DroppedBytes uint64
-		Big          uint64
-	}
-	Ingress struct {
-		_            structs.HostLayout
-		ClockNs      uint64
-		Bytes        uint64
-		Marked       uint64
-		Dropped      uint64
-		DroppedBytes uint64
-		Big          uint64
-	}
+	_       structs.HostLayout
+	Egress  abiPodMeter
+	Ingress abiPodMeter
 }
 
 // Names of all BPF objects in the ELF.

@@ -13,24 +13,25 @@ type Meter struct {
 	Passed  uint64 // bytes on the wire
 	Marked  uint64 // packets, after segmentation, that passed with a mark of congestion (ECN)
 	Dropped uint64 // packets, after segmentation
-	Refused uint64 // bytes on the wire, of the dropped packets
 	Big     uint64 // packets above 64 KB, before segmentation, that passed; only of Pod.Big
+	// DroppedBytes are those of the dropped packets, on the wire.
+	DroppedBytes uint64
 }
 
 // Meters are the meters of a pod's two directions, as the pod sees them.
 type Meters struct{ Egress, Ingress Meter }
 
 func (m *Meters) add(raw *abiPodMeters) {
-	m.Egress.Passed += raw.Egress.Bytes
-	m.Egress.Marked += raw.Egress.Marked
-	m.Egress.Dropped += raw.Egress.Dropped
-	m.Egress.Refused += raw.Egress.DroppedBytes
-	m.Egress.Big += raw.Egress.Big
-	m.Ingress.Passed += raw.Ingress.Bytes
-	m.Ingress.Marked += raw.Ingress.Marked
-	m.Ingress.Dropped += raw.Ingress.Dropped
-	m.Ingress.Refused += raw.Ingress.DroppedBytes
-	m.Ingress.Big += raw.Ingress.Big
+	m.Egress.add(&raw.Egress)
+	m.Ingress.add(&raw.Ingress)
+}
+
+func (m *Meter) add(raw *abiPodMeter) {
+	m.Passed += raw.Bytes
+	m.Marked += raw.Marked
+	m.Dropped += raw.Dropped
+	m.DroppedBytes += raw.DroppedBytes
+	m.Big += raw.Big
 }
 
 // meters is the map of meters. Its keys are the devices of pods with a limit, or whose packets above 64 KB

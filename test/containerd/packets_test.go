@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"net"
 	"net/netip"
 	"testing"
 
@@ -122,11 +121,8 @@ func send(t *testing.T, from, to *testenv.NS, address string, size int) {
 		}
 		arrived <- err
 	}()
-	var c net.Conn
-	var err error
-	from.Do(t, func() { c, err = net.DialTimeout("tcp", l.Addr().String(), limit) })
-	must(t, err)
-	_, err = c.Write(make([]byte, size))
+	c := dial(t, from, l)
+	_, err := c.Write(make([]byte, size))
 	must(t, err)
 	must(t, c.Close())
 	must(t, <-arrived)

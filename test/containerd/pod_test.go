@@ -99,10 +99,7 @@ func control(t *testing.T, from, to *testenv.NS, address string) string {
 	t.Helper()
 	l := to.Listen(t, "tcp", netip.AddrPortFrom(netip.MustParseAddr(address), 0).String())
 	defer l.Close()
-	var c net.Conn
-	var err error
-	from.Do(t, func() { c, err = net.DialTimeout("tcp", l.Addr().String(), limit) })
-	must(t, err)
+	c := dial(t, from, l)
 	defer c.Close()
 	raw, err := c.(*net.TCPConn).SyscallConn()
 	must(t, err)
@@ -110,6 +107,15 @@ func control(t *testing.T, from, to *testenv.NS, address string) string {
 	must(t, raw.Control(func(fd uintptr) { name, err = unix.GetsockoptString(int(fd), unix.IPPROTO_TCP, unix.TCP_CONGESTION) }))
 	must(t, err)
 	return strings.TrimRight(name, "\x00")
+}
+
+// dial connects from a namespace to a listener in another one.
+func dial(t *testing.T, from *testenv.NS, to net.Listener) (c net.Conn) {
+	t.Helper()
+	var err error
+	from.Do(t, func() { c, err = net.DialTimeout("tcp", to.Addr().String(), limit) })
+	must(t, err)
+	return c
 }
 
 // reaches fails unless a line goes to the address and back.

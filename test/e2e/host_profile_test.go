@@ -35,7 +35,7 @@ func TestRootHostProfile(t *testing.T) {
 	const usual = "4294967295"
 	want("with tcpilot", "7", "1048576")
 	s := p.status(t)
-	yields := slices.ContainsFunc(s.Yields, func(y engine.Yield) bool { return y.Field != "cc" }) // the namespace's own may be noticed by now
+	yields := slices.ContainsFunc(s.Yields, func(y engine.Yield) bool { return y.Field != "cc" }) // the namespace has its own, which may be noticed by now
 	if len(s.HostSysctls) != 2 || s.HostSysctls[0].Original != "20" || s.HostSysctls[0].Value != "7" || yields {
 		t.Errorf("status shows %+v, yields %+v", s.HostSysctls, s.Yields)
 	}
