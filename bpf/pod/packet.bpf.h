@@ -38,6 +38,16 @@ struct ports {
 	__be16 source, destination;
 };
 
+/* The beginning of a TCP header (RFC 9293, section 3.1). */
+struct tcp_begin {
+	struct ports ports;
+	__be32 seq, ack_seq;
+	__u8 data_offset;	/* in the upper half, in words of 4 bytes */
+	__u8 flags;
+};
+
+#define TCP_SYN 0x02
+
 /* A packet at a device with Ethernet headers, which begins at the MAC header. */
 struct packet {
 	/* The connection that it belongs to, in the direction of the packet. An ICMP error belongs to
@@ -46,6 +56,7 @@ struct packet {
 	struct ports ports;
 	__u8 transport;		/* IPPROTO_TCP or IPPROTO_UDP */
 	__u8 family;
+	bool begins;		/* its sender asks for a TCP connection, or accepts it (SYN) */
 	bool by_router;		/* it is an ICMP error that another host than the connection's end sent */
 	/* The packet's own header. */
 	__u8 protocol;
@@ -140,28 +151,30 @@ static __always_inline bool is_error(__u8 family, __u8 type)
 static __always_inline enum pod_count parse_transport(struct __sk_buff *skb, __u32 offset, struct packet *p)
 {
 	__u32 header = sizeof(struct udphdr);
-	__u8 byte;
+	struct tcp_begin tcp;
+	__u8 type;
 
 	if (p->protocol == (p->family == AF_INET ? IPPROTO_ICMP : IPPROTO_ICMPV6)) {
-		if (bpf_skb_load_bytes(skb, offset, &byte, sizeof(byte)))
+		if (bpf_skb_load_bytes(skb, offset, &type, sizeof(type)))
 			return LEFT_MALFORMED;
-		if (!is_error(p->family, byte))
+		if (!is_error(p->family, type))
 			return LEFT_PROTOCOL;
 		return parse_error(skb, offset + ICMP_HEADER, p);
 	}
 	if (!has_ports(p->protocol))
 		return LEFT_PROTOCOL;
 	p->transport = p->protocol;
-	if (bpf_skb_load_bytes(skb, offset, &p->ports, sizeof(p->ports)))
+	if (p->protocol == IPPROTO_TCP) {
+		if (bpf_skb_load_bytes(skb, offset, &tcp, sizeof(struct tcp_begin)))
+			return LEFT_MALFORMED;
+		p->ports = tcp.ports;
+		p->begins = tcp.flags & TCP_SYN;
+		header = (tcp.data_offset >> 4) * 4;
+	} else if (bpf_skb_load_bytes(skb, offset, &p->ports, sizeof(p->ports))) {
 		return LEFT_MALFORMED;
+	}
 	if (!skb->gso_size)
 		return UNDERSTOOD;
-	if (p->protocol == IPPROTO_TCP) {
-		/* The data offset, in words of 4 bytes, is in the upper half of byte 12. */
-		if (bpf_skb_load_bytes(skb, offset + 12, &byte, sizeof(byte)))
-			return LEFT_MALFORMED;
-		header = (byte >> 4) * 4;
-	}
 	p->length = offset - ETH_HLEN + header + skb->gso_size;
 	return UNDERSTOOD;
 }

@@ -5,6 +5,7 @@
 #ifndef TCPILOT_POD_ROUTE_BPF_H
 #define TCPILOT_POD_ROUTE_BPF_H
 
+#include "flow.bpf.h"
 #include "maps.bpf.h"
 #include "nat.bpf.h"
 
@@ -144,59 +145,96 @@ static __always_inline enum pod_count find_way(struct __sk_buff *skb, struct pac
 	return *to && ((*to)->flags & DEVICE_ROUTED) ? UNDERSTOOD : LEFT_DEVICE;
 }
 
+/* The way of a packet that a pod sent: UNDERSTOOD, or why the stack has to take the packet. */
+static __always_inline enum pod_count way_from_pod(struct __sk_buff *skb, struct packet *p, const struct device **to)
+{
+	const __u32 *here, *there;
+	enum pod_count why;
+
+	here = bpf_map_lookup_elem(&pod_addresses, &p->source);
+	if (p->by_router || !here || *here != skb->ifindex)
+		return LEFT_SOURCE;
+	there = bpf_map_lookup_elem(&pod_addresses, &p->destination);
+	if (!there && !without_nat(&p->destination, p->family))
+		return LEFT_DESTINATION;
+	why = find_way(skb, p, to);
+	if (why != UNDERSTOOD)
+		return why;
+	if (p->fib.ifindex == skb->ifindex)
+		return LEFT_DEVICE;
+	if ((*to)->flags & DEVICE_OUTER) {
+		/* A pod's address whose route leads to another host is treated as an address of that host. */
+		return there && !without_nat(&p->destination, p->family) ? LEFT_DESTINATION : UNDERSTOOD;
+	}
+	return there && *there == p->fib.ifindex ? UNDERSTOOD : LEFT_DESTINATION;
+}
+
+/* A packet that is not for a pod of this host, which is not counted: most are the host's own. */
+#define NOT_FOR_A_POD (NUM_POD_COUNTS + 1)
+
+/* The same for a packet that arrives from another host. */
+static __always_inline enum pod_count way_from_wire(struct __sk_buff *skb, struct packet *p, const struct device **to)
+{
+	const __u32 *there;
+	enum pod_count why;
+
+	there = bpf_map_lookup_elem(&pod_addresses, &p->destination);
+	if (!there)
+		return NOT_FOR_A_POD;
+	if (!without_nat(&p->source, p->family))
+		return LEFT_SOURCE;
+	why = find_way(skb, p, to);
+	if (why != UNDERSTOOD)
+		return why;
+	return *there == p->fib.ifindex ? UNDERSTOOD : LEFT_DEVICE;
+}
+
 /* A packet that a pod sent, at the host's end of its pair. */
 static __always_inline int route_from_pod(struct __sk_buff *skb)
 {
-	struct packet p = {};
-	const __u32 *here, *there;
+	struct flow_key key = {};
 	const struct device *to;
+	struct packet p = {};
 	enum pod_count why;
+	struct flow *f;
 
 	why = parse(skb, &p);
 	if (why != UNDERSTOOD)
 		return pass(why);
-	here = bpf_map_lookup_elem(&pod_addresses, &p.source);
-	if (p.by_router || !here || *here != skb->ifindex)
-		return pass(LEFT_SOURCE);
-	there = bpf_map_lookup_elem(&pod_addresses, &p.destination);
-	if (!there && !without_nat(&p.destination, p.family))
-		return pass(LEFT_DESTINATION);
-	why = find_way(skb, &p, &to);
-	if (why != UNDERSTOOD)
-		return pass(why);
-	if (p.fib.ifindex == skb->ifindex)
-		return pass(LEFT_DEVICE);
-	if (to->flags & DEVICE_OUTER) {
-		/* A pod's address whose route leads to another host is treated as an address of that host. */
-		if (there && !without_nat(&p.destination, p.family))
-			return pass(LEFT_DESTINATION);
-		return send(skb, &p);
+	f = flow_of(skb, &p, &key);
+	to = recall(f, &key, &p);
+	if (!to) {
+		why = way_from_pod(skb, &p, &to);
+		if (why != UNDERSTOOD) {
+			forget(f, &key);
+			return pass(why);
+		}
+		keep(f, &key, &p);
 	}
-	if (!there || *there != p.fib.ifindex)
-		return pass(LEFT_DESTINATION);
-	return deliver(skb, &p, to, ROUTED_POD_TO_POD);
+	return to->flags & DEVICE_OUTER ? send(skb, &p) : deliver(skb, &p, to, ROUTED_POD_TO_POD);
 }
 
 /* A packet that arrives from another host. */
 static __always_inline int route_from_wire(struct __sk_buff *skb)
 {
-	struct packet p = {};
-	const __u32 *there;
+	struct flow_key key = {};
 	const struct device *to;
+	struct packet p = {};
 	enum pod_count why;
+	struct flow *f;
 
 	if (parse(skb, &p) != UNDERSTOOD)
-		return TCX_NEXT;	/* not counted: most are the host's own packets */
-	there = bpf_map_lookup_elem(&pod_addresses, &p.destination);
-	if (!there)
-		return TCX_NEXT;
-	if (!without_nat(&p.source, p.family))
-		return pass(LEFT_SOURCE);
-	why = find_way(skb, &p, &to);
-	if (why != UNDERSTOOD)
-		return pass(why);
-	if (*there != p.fib.ifindex)
-		return pass(LEFT_DEVICE);
+		return TCX_NEXT;	/* may be the host's own */
+	f = flow_of(skb, &p, &key);
+	to = recall(f, &key, &p);
+	if (!to) {
+		why = way_from_wire(skb, &p, &to);
+		if (why != UNDERSTOOD) {
+			forget(f, &key);
+			return pass(why);
+		}
+		keep(f, &key, &p);
+	}
 	return deliver(skb, &p, to, ROUTED_WIRE_TO_POD);
 }
 

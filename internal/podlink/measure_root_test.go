@@ -84,7 +84,7 @@ func busyTime(t *testing.T) time.Duration {
 }
 
 // turns is how many requests of 1 byte are answered in a second on one connection, each end on a CPU of its own.
-func turns(t *testing.T, from, to *testenv.NS, address netip.Addr) float64 {
+func turns(t testing.TB, from, to *testenv.NS, address netip.Addr) float64 {
 	t.Helper()
 	l := to.Listen(t, "tcp", netip.AddrPortFrom(address, 5002).String())
 	defer l.Close()
@@ -127,7 +127,7 @@ func turns(t *testing.T, from, to *testenv.NS, address netip.Addr) float64 {
 }
 
 // blocking is a descriptor of a connection that blocks its thread, without the poller of Go's runtime.
-func blocking(t *testing.T, c net.Conn) *os.File {
+func blocking(t testing.TB, c net.Conn) *os.File {
 	t.Helper()
 	f, err := c.(*net.TCPConn).File()
 	if err == nil {

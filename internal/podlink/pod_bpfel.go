@@ -19,6 +19,7 @@ const (
 	podMapPodAddresses   = "pod_addresses"
 	podMapPodCounts      = "pod_counts"
 	podMapPodDevices     = "pod_devices"
+	podMapPodFlows       = "pod_flows"
 	podMapPodMeters      = "pod_meters"
 	podMapPodNetworks    = "pod_networks"
 	podProgTcpilotPodIn  = "tcpilot_pod_in"
@@ -81,6 +82,7 @@ type podMapSpecs struct {
 	PodAddresses *ebpf.MapSpec `ebpf:"pod_addresses"`
 	PodCounts    *ebpf.MapSpec `ebpf:"pod_counts"`
 	PodDevices   *ebpf.MapSpec `ebpf:"pod_devices"`
+	PodFlows     *ebpf.MapSpec `ebpf:"pod_flows"`
 	PodMeters    *ebpf.MapSpec `ebpf:"pod_meters"`
 	PodNetworks  *ebpf.MapSpec `ebpf:"pod_networks"`
 }
@@ -115,6 +117,7 @@ type podMaps struct {
 	PodAddresses *ebpf.Map `ebpf:"pod_addresses"`
 	PodCounts    *ebpf.Map `ebpf:"pod_counts"`
 	PodDevices   *ebpf.Map `ebpf:"pod_devices"`
+	PodFlows     *ebpf.Map `ebpf:"pod_flows"`
 	PodMeters    *ebpf.Map `ebpf:"pod_meters"`
 	PodNetworks  *ebpf.Map `ebpf:"pod_networks"`
 }
@@ -124,6 +127,7 @@ func (m *podMaps) Close() error {
 		m.PodAddresses,
 		m.PodCounts,
 		m.PodDevices,
+		m.PodFlows,
 		m.PodMeters,
 		m.PodNetworks,
 	)

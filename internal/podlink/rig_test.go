@@ -18,7 +18,7 @@ import (
 
 // rig is two nodes with a wire between them; the test is in the first, whose programs are under test.
 type rig struct {
-	t         *testing.T
+	t         testing.TB
 	node, far *testenv.Node
 	a, b      *testenv.Pod // of the node
 	c         *testenv.Pod // of the far one
@@ -26,7 +26,7 @@ type rig struct {
 	links     *Links
 }
 
-func newRig(t *testing.T) *rig {
+func newRig(t testing.TB) *rig {
 	t.Helper()
 	needTCX(t)
 	r := &rig{t: t, node: testenv.NewNode(t, 1), far: testenv.NewNode(t, 2)}
@@ -40,7 +40,7 @@ func newRig(t *testing.T) *rig {
 }
 
 // needTCX skips the test on a kernel before tcx.
-func needTCX(t *testing.T) {
+func needTCX(t testing.TB) {
 	t.Helper()
 	testenv.Root(t)
 	_ = exec.Command("modprobe", "nf_conntrack").Run() // it may be built in
@@ -60,7 +60,7 @@ func (r *rig) open() {
 }
 
 // record is what tcpilot-cni writes of a pod.
-func record(t *testing.T, p *testenv.Pod) *pod.Pod {
+func record(t testing.TB, p *testenv.Pod) *pod.Pod {
 	t.Helper()
 	cookie, err := netns.Cookie(p.Path())
 	if err != nil {
