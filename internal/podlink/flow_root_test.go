@@ -1,0 +1,156 @@
+package podlink
+
+import (
+	"net"
+	"net/netip"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/tcpilot/tcpilot/internal/testenv"
+)
+
+// A connection whose way is known takes the new one when a route changes.
+func TestRootFlowFollowsRoutes(t *testing.T) {
+	r := newRig(t)
+	r.open()
+	r.set(r.wanted())
+	forEach(t, func(t *testing.T, address func(*testenv.Pod) netip.Addr) {
+		c := r.a.Dial(t, "udp", netip.AddrPortFrom(address(r.c), 9).String())
+		defer c.Close()
+		// await sends a datagram each millisecond until a counter has grown by as many as were sent lately.
+		await := func(counter string) {
+			t.Helper()
+			for begun, before := time.Now(), r.counts()[counter]; r.counts()[counter] < before+50; time.Sleep(time.Millisecond) {
+				if time.Since(begun) > 5*time.Second {
+					t.Fatalf("%s grew by %d in 5 s", counter, r.counts()[counter]-before)
+				}
+				_, _ = c.Write([]byte("x")) // an error may be the answer to an earlier one
+			}
+		}
+		// leftover is how many more are routed, at most, once a change is known.
+		leftover := func(counter string, change func()) uint64 {
+			t.Helper()
+			change()
+			time.Sleep(30 * time.Millisecond) // FLOW_NS, and a tick at either end
+			before := r.counts()[counter]
+			for range 20 {
+				_, _ = c.Write([]byte("x"))
+			}
+			return r.counts()[counter] - before
+		}
+		route := func(verb string) func() {
+			return func() { r.node.IP(t, "route "+verb+" prohibit "+address(r.c).String()) }
+		}
+		await("pod-to-wire")
+		if n := leftover("pod-to-wire", route("add")); n > 0 {
+			t.Errorf("%d packets took a route that had gone", n)
+		}
+		await("prohibit")
+		route("del")()
+		await("pod-to-wire")
+		w := r.wanted()
+		w.Pods[0].Route = false
+		if n := leftover("pod-to-wire", func() { r.node.Do(t, func() { r.set(w) }) }); n > 0 {
+			t.Errorf("%d packets of a pod that is not routed were", n)
+		}
+		r.node.Do(t, func() { r.set(r.wanted()) })
+	})
+}
+
+// A packet that is longer than those before it is checked against the MTU.
+func TestRootFlowLength(t *testing.T) {
+	r := newRig(t)
+	r.open()
+	r.set(r.wanted())
+	r.node.IP(t, "route change "+r.far.V4.String()+" via 10.2.0.2 dev wire mtu lock 1000")
+	var server net.PacketConn
+	var err error
+	r.c.Do(t, func() { server, err = net.ListenPacket("udp", netip.AddrPortFrom(r.c.V4, 9).String()) })
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer server.Close()
+	for range 20 {
+		got := r.grown(func() {
+			c := r.a.Dial(t, "udp", netip.AddrPortFrom(r.c.V4, 9).String())
+			defer c.Close()
+			for _, n := range []int{10, 10, 1200} {
+				if _, err := c.Write(make([]byte, n)); err != nil {
+					t.Fatal(err)
+				}
+			}
+		})
+		if got["pod-to-wire"] != 2 || got["too-long"] != 1 || len(got) != 2 {
+			t.Fatalf("%v", got)
+		}
+		r.a.Run(t, "ip", "route", "flush", "cache") // the MTU that the pod has learned
+	}
+}
+
+// A connection to a service may have the addresses and ports of a connection that was not translated shortly before.
+func TestRootFlowIsNotThatBefore(t *testing.T) {
+	r := newRig(t)
+	r.open()
+	r.set(r.wanted())
+	service, server := netip.MustParseAddrPort("10.96.0.1:80"), netip.AddrPortFrom(r.b.V4, 81)
+	r.node.Run(t, "iptables-legacy", strings.Fields("-t nat -A PREROUTING -d 10.96.0.1 -p tcp --dport 80 -j DNAT --to-destination "+server.String())...)
+	l := r.b.Listen(t, "tcp", server.String())
+	defer l.Close()
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			b := make([]byte, 1)
+			for n := 1; n == 1; {
+				if n, err = c.Read(b); err == nil {
+					_, _ = c.Write(b)
+				}
+			}
+			_ = c.Close()
+		}
+	}()
+	// talk exchanges some bytes and forgets the connection (RST).
+	talk := func(to netip.AddrPort, port int) {
+		t.Helper()
+		var conn net.Conn
+		var err error
+		d := net.Dialer{Timeout: 5 * time.Second, LocalAddr: &net.TCPAddr{IP: r.a.V4.AsSlice(), Port: port}, Control: func(_, _ string, c syscall.RawConn) error {
+			return c.Control(func(fd uintptr) { _ = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_REUSEADDR, 1) })
+		}}
+		r.a.Do(t, func() { conn, err = d.Dial("tcp", to.String()) })
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		_ = conn.(*net.TCPConn).SetLinger(0)
+		_ = conn.SetDeadline(time.Now().Add(5 * time.Second))
+		for range 5 {
+			if _, err = conn.Write([]byte("x")); err == nil {
+				_, err = conn.Read(make([]byte, 1))
+			}
+			if err != nil {
+				t.Fatalf("%s from port %d: %v", to, port, err)
+			}
+		}
+	}
+	begun := time.Now()
+	got := r.grown(func() {
+		for port := 20000; port < 20100; port++ {
+			talk(server, port)
+			talk(service, port)
+		}
+	})
+	// A SYN-ACK that is not translated is dropped, and sent again after a second.
+	if took := time.Since(begun); took > 20*time.Second {
+		t.Errorf("100 connections to the service took %s", took)
+	}
+	if got["pod-to-pod"] < 1000 || got["nat"] < 500 || got["destination"] < 500 {
+		t.Errorf("%v", got)
+	}
+}
