@@ -22,11 +22,18 @@
 #include "maps.bpf.h"
 
 /* How far ahead of CLOCK_MONOTONIC, in nanoseconds, a clock may be before packets of transports with
- * ECN are marked (RFC 3168), and before packets are dropped. MOST_AHEAD is also the burst of a pod that
- * was idle: as many bytes as its limit has in that time.
+ * ECN are marked (RFC 3168), and before packets are dropped, by band. So packets of a higher band have room that those
+ * of a lower one cannot use up. MOST_AHEAD is also the burst of a pod that was idle: as many bytes as its limit has
+ * in that time.
  * Measured: docs/design/0021-bandwidth.md. */
 #define MARK_AHEAD (5 * 1000 * 1000)
 #define MOST_AHEAD (50 * 1000 * 1000)
+#define MOST_AHEAD_LOW (25 * 1000 * 1000)
+#define MOST_AHEAD_HIGH (60 * 1000 * 1000)
+
+#define DSCP_LE 1	/* RFC 8622 */
+#define DSCP_CS1 8	/* what LE was before (RFC 3662) */
+#define DSCP_CS5 40	/* the least of signalling, telephony (EF) and network control (RFC 4594, figure 3) */
 
 #define IPPROTO_HOPOPTS 0	/* include/uapi/linux/in6.h */
 #define NSEC_PER_SEC 1000000000ULL
@@ -82,19 +89,42 @@ static __always_inline __u32 wire_len(struct __sk_buff *skb, __u32 *packets)
 	return len + (*packets - 1) * headers;
 }
 
-/* Moves the clock on by cost, unless it is too far ahead. Returns how far ahead of now it was, in nanoseconds.
- * If two CPUs do this at the same time, the time of both packets counts. */
-static __always_inline __u64 clock_advance(__u64 *clock, __u64 now, __u64 cost)
+/* How far ahead the clock may be for a packet, by the band of its DSCP. */
+static __always_inline __u64 most_ahead(struct __sk_buff *skb)
 {
+	__u8 byte[2], dscp;
+
+	if (bpf_skb_load_bytes(skb, ETH_HLEN, byte, sizeof(byte)))
+		return MOST_AHEAD;
+	if (skb->protocol == bpf_htons(ETH_P_IP))
+		dscp = byte[1] >> 2;
+	else if (skb->protocol == bpf_htons(ETH_P_IPV6))
+		dscp = (byte[0] & 0xf) << 2 | byte[1] >> 6;
+	else
+		return MOST_AHEAD;
+	if (dscp >= DSCP_CS5)
+		return MOST_AHEAD_HIGH;
+	return dscp == DSCP_LE || dscp == DSCP_CS1 ? MOST_AHEAD_LOW : MOST_AHEAD;
+}
+
+/* Moves the clock on by the time that a packet takes, unless the clock is too far ahead for it. ahead becomes how far ahead
+ * of now the clock was, in nanoseconds. If two CPUs do this at the same time, the time of both packets counts. */
+static __always_inline bool clock_advance(struct __sk_buff *skb, __u64 *clock, __u64 cost, __u64 *ahead)
+{
+	__u64 now = bpf_ktime_get_ns();
+
 	for (int i = 0; i < CLOCK_TRIES; i++) {
 		__u64 old = *(volatile __u64 *)clock, start = old > now ? old : now;
 
-		if (start - now > MOST_AHEAD ||
-		    __sync_val_compare_and_swap(clock, old, start + cost) == old)
-			return start - now;
+		*ahead = start - now;
+		if (*ahead > MOST_AHEAD_LOW && *ahead > most_ahead(skb))
+			return false;
+		if (__sync_val_compare_and_swap(clock, old, start + cost) == old)
+			return true;
 	}
 	__sync_fetch_and_add(clock, cost);
-	return 0;
+	*ahead = 0;
+	return true;
 }
 
 /* The longest packet without BIG TCP, from its IP header on (IP_MAX_MTU, include/net/ip.h). */
@@ -133,8 +163,7 @@ static __always_inline bool bandwidth_pass(struct __sk_buff *skb, const struct d
 	if (!m)
 		return true;
 	len = wire_len(skb, &packets);
-	ahead = clock_advance(&m->clock_ns, bpf_ktime_get_ns(), len * NSEC_PER_SEC / rate);
-	if (ahead > MOST_AHEAD) {
+	if (!clock_advance(skb, &m->clock_ns, len * NSEC_PER_SEC / rate, &ahead)) {
 		__sync_fetch_and_add(&m->dropped, packets);
 		__sync_fetch_and_add(&m->dropped_bytes, len);
 		return false;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* The maps of the programs on pods' devices. User space writes them; programs write only counters. */
+/* The maps of the programs on pods' devices. User space writes them; programs write only counters. (The
+ * programs' own table of flows is in flow.bpf.h.) */
 #ifndef TCPILOT_POD_MAPS_BPF_H
 #define TCPILOT_POD_MAPS_BPF_H
 

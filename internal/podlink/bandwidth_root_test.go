@@ -30,6 +30,19 @@ func datagrams(t *testing.T, from, to *testenv.Pod, address netip.Addr) (in, out
 	return in, out
 }
 
+// control sets options of a socket.
+func control(t *testing.T, c *net.UDPConn, set func(fd int) error) {
+	t.Helper()
+	raw, err := c.SyscallConn()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var failed error
+	if err := raw.Control(func(fd uintptr) { failed = set(int(fd)) }); err != nil || failed != nil {
+		t.Fatal(err, failed)
+	}
+}
+
 // flooded is what became of a flood. A machine that stalls for more than a limit's burst uses less of the limit.
 type flooded struct {
 	arrived float64       // bytes on the wire
@@ -45,13 +58,7 @@ func flood(t *testing.T, from, to *testenv.Pod, address netip.Addr, option func(
 		t.Fatal(err)
 	}
 	if option != nil {
-		raw, err := out.SyscallConn()
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := raw.Control(func(fd uintptr) { err = option(int(fd)) }); err != nil {
-			t.Fatal(err)
-		}
+		control(t, out, option)
 	}
 	headers := 14 + 20 + 8.
 	if address.Is6() {
@@ -147,6 +154,66 @@ func TestRootBandwidth(t *testing.T) {
 	}
 }
 
+// Packets of a higher band do not suffer from those of a lower one that are sent too fast.
+func TestRootBandwidthBands(t *testing.T) {
+	r := newRig(t)
+	r.open()
+	const low, normal, high = 1 << 2, 0, 46 << 2 // LE, best effort, EF; as the TOS byte
+	for _, c := range []struct {
+		name        string
+		flood, kept int
+	}{
+		{"normal before low", low, normal},
+		{"high before normal", normal, high},
+	} {
+		for family, address := range map[string]netip.Addr{"IPv4": r.b.V4, "IPv6": r.b.V6} {
+			r.set(r.limitTo(pod.Bandwidth{}, pod.Bandwidth{}, false))
+			r.set(r.limitTo(pod.Bandwidth{Egress: 20e6}, pod.Bandwidth{}, false)) // new meters
+			class := func(tos int) func(int) error {
+				return func(fd int) error {
+					if address.Is6() {
+						return unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_TCLASS, tos)
+					}
+					return unix.SetsockoptInt(fd, unix.IPPROTO_IP, unix.IP_TOS, tos)
+				}
+			}
+			in, out := datagrams(t, r.a, r.b, address)
+			if err := in.SetReadBuffer(1 << 20); err != nil {
+				t.Fatal(err)
+			}
+			control(t, out, class(c.kept))
+			ended, sent := make(chan struct{}), make(chan int)
+			go func() { // 1 Mbit/s
+				n := 0
+				for {
+					select {
+					case <-ended:
+						sent <- n
+						return
+					case <-time.After(5 * time.Millisecond):
+						_, _ = out.Write(make([]byte, 600))
+						n++
+					}
+				}
+			}()
+			flood(t, r.a, r.b, address, class(c.flood), 500*time.Millisecond)
+			close(ended)
+			n, arrived := <-sent, 0
+			_ = in.SetReadDeadline(time.Now().Add(300 * time.Millisecond))
+			for b := make([]byte, 600); ; arrived++ {
+				if _, err := in.Read(b); err != nil {
+					break
+				}
+			}
+			m := r.links.Meters(r.a.HostIndex).Egress
+			t.Logf("%s, %s: %d of %d arrived; %+v", c.name, family, arrived, n, m)
+			if n < 20 || arrived < n || m.Dropped < 100 {
+				t.Errorf("%s, %s: %d of %d arrived; %+v", c.name, family, arrived, n, m)
+			}
+		}
+	}
+}
+
 // A packet that can be marked is marked before others are dropped.
 func TestRootBandwidthMarks(t *testing.T) {
 	r := newRig(t)
@@ -155,10 +222,7 @@ func TestRootBandwidthMarks(t *testing.T) {
 	const burst = 40 // of 1000 bytes: 1 ms each
 	send := func(tos int) {
 		_, out := datagrams(t, r.a, r.b, r.b.V4)
-		raw, _ := out.SyscallConn()
-		if err := raw.Control(func(fd uintptr) { _ = unix.SetsockoptInt(int(fd), unix.SOL_IP, unix.IP_TOS, tos) }); err != nil {
-			t.Fatal(err)
-		}
+		control(t, out, func(fd int) error { return unix.SetsockoptInt(fd, unix.SOL_IP, unix.IP_TOS, tos) })
 		for range burst {
 			if _, err := out.Write(make([]byte, 1000-42)); err != nil {
 				t.Fatal(err)
