@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* The maps of the programs on pods' devices. User space writes them; programs write only counters. (The
- * programs' own table of flows is in flow.bpf.h.) */
+/* The maps of the programs on pods' devices. User space writes them; programs write only counters and flows. */
 #ifndef TCPILOT_POD_MAPS_BPF_H
 #define TCPILOT_POD_MAPS_BPF_H
 
 #include <linux/bpf.h>
 #include <bpf/bpf_helpers.h>
+#include "packet.bpf.h"
 #include "pod_abi.h"
 
 /* Verdicts of tcx programs (enum tcx_action_base in linux/bpf.h, Linux 6.6). */
@@ -56,6 +56,37 @@ struct {
 	__type(key, __u32);
 	__type(value, struct pod_counters);
 } pod_counts SEC(".maps");
+
+#define FLOW_BITS 12	/* 4,096 flows, 400 KB */
+
+/* All of a packet that decides on its way, except for its length. */
+struct flow_key {
+	union address source, destination;
+	struct ports ports;
+	__u32 ifindex;		/* where it arrived */
+	__be32 flowinfo;	/* DSCP, and for IPv6 the flow label */
+	__u8 transport, family;
+	__u16 pad;
+};
+
+struct flow {
+	struct bpf_spin_lock lock;
+	__u32 to;		/* the interface index of the device that it leaves by */
+	__u64 until;		/* CLOCK_MONOTONIC_COARSE; 0: not known */
+	struct flow_key key;
+	union address next_hop;
+	__u16 length;		/* bytes from the IP header on, which the MTU of the route allows */
+	__u8 next_family;
+	__u8 pad[5];
+};
+
+/* A flow's place depends on its key. It is taken by the last one that was looked up. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1 << FLOW_BITS);
+	__type(key, __u32);
+	__type(value, struct flow);
+} pod_flows SEC(".maps");
 
 static __always_inline void count(enum pod_count what)
 {
