@@ -72,7 +72,9 @@ static __always_inline bool is_asymmetric(const struct nf_conn *ct)
 	       differ(&first->src.u3, &answers->dst.u3) || differ(&first->dst.u3, &answers->src.u3);
 }
 
-static __always_inline bool is_translated(struct __sk_buff *skb, const struct packet *p)
+/* Whether the connection with these addresses and ports, in either direction, is translated. */
+static __always_inline bool is_translated(struct __sk_buff *skb, const struct packet *p, const union address *source,
+					  const union address *destination, struct ports ports)
 {
 	struct bpf_ct_opts opts = {.netns_id = BPF_F_CURRENT_NETNS, .l4proto = p->transport};
 	struct bpf_sock_tuple tuple = {};
@@ -82,16 +84,16 @@ static __always_inline bool is_translated(struct __sk_buff *skb, const struct pa
 	if (!has_conntrack)
 		return true;	/* unknown; user space does not turn routing on then */
 	if (p->family == AF_INET) {
-		tuple.ipv4.saddr = p->source.word[3];
-		tuple.ipv4.daddr = p->destination.word[3];
-		tuple.ipv4.sport = p->ports.source;
-		tuple.ipv4.dport = p->ports.destination;
+		tuple.ipv4.saddr = source->word[3];
+		tuple.ipv4.daddr = destination->word[3];
+		tuple.ipv4.sport = ports.source;
+		tuple.ipv4.dport = ports.destination;
 		ct = bpf_skb_ct_lookup(skb, &tuple, sizeof(tuple.ipv4), &opts, sizeof(opts));
 	} else {
-		__builtin_memcpy(tuple.ipv6.saddr, &p->source, sizeof(tuple.ipv6.saddr));
-		__builtin_memcpy(tuple.ipv6.daddr, &p->destination, sizeof(tuple.ipv6.daddr));
-		tuple.ipv6.sport = p->ports.source;
-		tuple.ipv6.dport = p->ports.destination;
+		__builtin_memcpy(tuple.ipv6.saddr, source, sizeof(tuple.ipv6.saddr));
+		__builtin_memcpy(tuple.ipv6.daddr, destination, sizeof(tuple.ipv6.daddr));
+		tuple.ipv6.sport = ports.source;
+		tuple.ipv6.dport = ports.destination;
 		ct = bpf_skb_ct_lookup(skb, &tuple, sizeof(tuple.ipv6), &opts, sizeof(opts));
 	}
 	if (!ct)
@@ -99,6 +101,21 @@ static __always_inline bool is_translated(struct __sk_buff *skb, const struct pa
 	translated = is_asymmetric(ct);
 	bpf_ct_release(ct);
 	return translated;
+}
+
+/* Whether the packet needs the translation of the host's stack.
+ *
+ * Of a connection to a service there may be an entry whose answers have the addresses and ports of this
+ * connection's answers, for minutes after its end. The stack gives the packets of this one another source port then;
+ * without that, its answers would be translated. Therefore a connection that begins is looked up by its answers as
+ * well, and UDP, which does not tell when it begins, each time. */
+static __always_inline bool needs_translation(struct __sk_buff *skb, const struct packet *p)
+{
+	struct ports back = {.source = p->ports.destination, .destination = p->ports.source};
+
+	if (is_translated(skb, p, &p->source, &p->destination, p->ports))
+		return true;
+	return (p->begins || p->transport == IPPROTO_UDP) && is_translated(skb, p, &p->destination, &p->source, back);
 }
 
 #endif

@@ -136,7 +136,7 @@ static __always_inline enum pod_count find_way(struct __sk_buff *skb, struct pac
 {
 	long result;
 
-	if (is_translated(skb, p))
+	if (needs_translation(skb, p))
 		return LEFT_NAT;
 	result = look_up_route(skb, p);
 	if (result)
