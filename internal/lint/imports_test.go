@@ -85,7 +85,7 @@ var mayImport = map[string][]string{
 	"lab/measure":    {},
 	"lab/load":       {},
 	"lab/workload":   {"console", "lab/load", "lab/measure", "lab/topology", "tcpinfo"},
-	"lab/subject":    {"congestion", "kernelcc", "lab/topology", "pod", "poddevice", "sysctl", "undo", "yamlfile"},
+	"lab/subject":    {"congestion", "kernelcc", "lab/topology", "pod", "poddevice", "podlink", "sysctl", "undo", "yamlfile"},
 	"lab/scenario":   {"config", "console", "lab/link", "lab/measure", "lab/subject", "lab/topology", "lab/workload", "yamlfile"},
 	"lab/calibrate":  {"console", "lab/link", "lab/topology"},
 	"lab/report":     {"console", "lab/measure"},
@@ -110,6 +110,7 @@ var openToLab = map[string]string{
 	"filelock":   "locks against other runs",
 	"thread":     "threads that end in a foreign namespace",
 	"pod":        "the names of devices for pods",
+	"podlink":    "whether the kernel can route packets of pods",
 	"poddevice":  "which devices for pods the kernel has",
 	"undo":       "steps to undo",
 }

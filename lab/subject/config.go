@@ -54,6 +54,13 @@ func configLearns(text string) bool {
 		slices.ContainsFunc(rules.Items, func(rule *yamlfile.Node) bool { return rule.Get("learn") != nil })
 }
 
+// configRoutes reports whether tcpilot routes packets of pods with this part of a configuration.
+func configRoutes(text string) bool {
+	root, _ := readConfig(text)
+	way := root.Get("pods").Get("host_routing")
+	return way != nil && way.Text == "on"
+}
+
 // drawAlike adds the key of draws (learning.draw_key) to a configuration that has none,
 // because daemons whose connections share a queue should draw the same arms. Other lines do
 // not change.

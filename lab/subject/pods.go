@@ -6,11 +6,13 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"os/exec"
 	"slices"
 	"strings"
 
 	"github.com/tcpilot/tcpilot/internal/pod"
 	"github.com/tcpilot/tcpilot/internal/poddevice"
+	"github.com/tcpilot/tcpilot/internal/podlink"
 	"github.com/tcpilot/tcpilot/internal/undo"
 	"github.com/tcpilot/tcpilot/lab/topology"
 )
@@ -32,7 +34,7 @@ func newPods(s Spec, w World) (*pods, error) {
 	if s.Join == topology.JoinHost && len(w.Layout.Pods) != 2 {
 		return nil, fmt.Errorf("%s connects two pods, and the network has %d", s.Join, len(w.Layout.Pods))
 	}
-	if err := s.device(); err != nil {
+	if err := errors.Join(s.device(), s.routing()); err != nil {
 		return nil, err
 	}
 	if s.Config != "" {
@@ -120,6 +122,19 @@ func (s Spec) device() error {
 		if netkit && has.Device == pod.Netkit && has.Err != nil {
 			return fmt.Errorf("%w: %w", ErrUnavailable, has.Err)
 		}
+	}
+	return nil
+}
+
+// routing returns ErrUnavailable if its tcpilot routes packets of pods, and the kernel cannot do that. Connection
+// tracking is loaded first if it is a module: nodes of clusters have it.
+func (s Spec) routing() error {
+	if !configRoutes(s.Config) {
+		return nil
+	}
+	_ = exec.Command("modprobe", "nf_conntrack").Run() // it may be built in; Try says if it is missing
+	if err := podlink.Try(); err != nil {
+		return fmt.Errorf("%w: %w", ErrUnavailable, err)
 	}
 	return nil
 }

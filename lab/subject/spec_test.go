@@ -97,6 +97,18 @@ func TestConfigure(t *testing.T) {
 	}
 }
 
+// A kernel that cannot route packets of pods makes such subjects unavailable.
+func TestWhichConfigurationsRoute(t *testing.T) {
+	for text, want := range map[string]bool{
+		"": false, "pods: {big_tcp: on}": false, "pods: {host_routing: off}": false,
+		"pods: {host_routing: on}": true, "rules: []\npods:\n  devices: [wire]\n  host_routing: on": true,
+	} {
+		if configRoutes(text) != want {
+			t.Errorf("%q routes: %v", text, !want)
+		}
+	}
+}
+
 // tcpilot that only sets values learns nothing: it needs no warm-up.
 func TestConfigLearns(t *testing.T) {
 	for text, want := range map[string]bool{
