@@ -22,9 +22,9 @@
 #include "maps.bpf.h"
 
 /* How far ahead of CLOCK_MONOTONIC, in nanoseconds, a clock may be before packets of transports with
- * ECN are marked (RFC 3168), and before packets are dropped, by band. So packets of a higher band have room that those
- * of a lower one cannot use up. MOST_AHEAD is also the burst of a pod that was idle: as many bytes as its limit has
- * in that time.
+ * ECN are marked (RFC 3168), and before packets are dropped. MOST_AHEAD is also the burst of a pod that
+ * was idle: as many bytes as its limit has in that time. Of what a pod sends, DSCPs of low and high priority have bounds of
+ * their own, so that each leaves some room to the higher ones.
  * Measured: docs/design/0021-bandwidth.md. */
 #define MARK_AHEAD (5 * 1000 * 1000)
 #define MOST_AHEAD (50 * 1000 * 1000)
@@ -89,12 +89,13 @@ static __always_inline __u32 wire_len(struct __sk_buff *skb, __u32 *packets)
 	return len + (*packets - 1) * headers;
 }
 
-/* How far ahead the clock may be for a packet, by the band of its DSCP. */
-static __always_inline __u64 most_ahead(struct __sk_buff *skb)
+/* How far ahead the clock may be for a packet. What a pod receives has one bound, because its senders, who may be
+ * anybody, choose the DSCP. */
+static __always_inline __u64 most_ahead(struct __sk_buff *skb, enum pod_direction d)
 {
 	__u8 byte[2], dscp;
 
-	if (bpf_skb_load_bytes(skb, ETH_HLEN, byte, sizeof(byte)))
+	if (d != POD_EGRESS || bpf_skb_load_bytes(skb, ETH_HLEN, byte, sizeof(byte)))
 		return MOST_AHEAD;
 	if (skb->protocol == bpf_htons(ETH_P_IP))
 		dscp = byte[1] >> 2;
@@ -109,7 +110,7 @@ static __always_inline __u64 most_ahead(struct __sk_buff *skb)
 
 /* Moves the clock on by the time that a packet takes, unless the clock is too far ahead for it. ahead becomes how far ahead
  * of now the clock was, in nanoseconds. If two CPUs do this at the same time, the time of both packets counts. */
-static __always_inline bool clock_advance(struct __sk_buff *skb, __u64 *clock, __u64 cost, __u64 *ahead)
+static __always_inline bool clock_advance(struct __sk_buff *skb, enum pod_direction d, __u64 *clock, __u64 cost, __u64 *ahead)
 {
 	__u64 now = bpf_ktime_get_ns();
 
@@ -117,7 +118,7 @@ static __always_inline bool clock_advance(struct __sk_buff *skb, __u64 *clock, _
 		__u64 old = *(volatile __u64 *)clock, start = old > now ? old : now;
 
 		*ahead = start - now;
-		if (*ahead > MOST_AHEAD_LOW && *ahead > most_ahead(skb))
+		if (*ahead > MOST_AHEAD_LOW && *ahead > most_ahead(skb, d))
 			return false;
 		if (__sync_val_compare_and_swap(clock, old, start + cost) == old)
 			return true;
@@ -163,7 +164,7 @@ static __always_inline bool bandwidth_pass(struct __sk_buff *skb, const struct d
 	if (!m)
 		return true;
 	len = wire_len(skb, &packets);
-	if (!clock_advance(skb, &m->clock_ns, len * NSEC_PER_SEC / rate, &ahead)) {
+	if (!clock_advance(skb, d, &m->clock_ns, len * NSEC_PER_SEC / rate, &ahead)) {
 		__sync_fetch_and_add(&m->dropped, packets);
 		__sync_fetch_and_add(&m->dropped_bytes, len);
 		return false;

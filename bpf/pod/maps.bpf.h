@@ -57,30 +57,33 @@ struct {
 	__type(value, struct pod_counters);
 } pod_counts SEC(".maps");
 
-#define FLOW_BITS 12	/* 4,096 flows, 400 KB */
+#define FLOW_BITS 12	/* 4,096 flows, 360 KB */
 
-/* All of a packet that decides on its way, except for its length. */
-struct flow_key {
-	union address source, destination;
-	struct ports ports;
-	__u32 ifindex;		/* where it arrived */
-	__be32 flowinfo;	/* DSCP, and for IPv6 the flow label */
-	__u8 transport, family;
-	__u16 pad;
+/* What a route depends on, apart from the packet's length. */
+union flow_key {
+	struct {
+		union address source, destination;
+		struct ports ports;
+		__u32 transport;
+		__u32 ifindex;		/* where it arrived */
+		__be32 flowinfo;	/* DSCP, and for IPv6 the flow label; without ECN */
+	};
+	__u64 word[6];
 };
 
 struct flow {
 	struct bpf_spin_lock lock;
 	__u32 to;		/* the interface index of the device that it leaves by */
 	__u64 until;		/* CLOCK_MONOTONIC_COARSE; 0: not known */
-	struct flow_key key;
+	union flow_key key;
 	union address next_hop;
 	__u16 length;		/* bytes from the IP header on, which the MTU of the route allows */
 	__u8 next_family;
 	__u8 pad[5];
 };
 
-/* A flow's place depends on its key. It is taken by the last one that was looked up. */
+/* A cache of routes by flow. It is not pinned: each process begins with an empty one. A flow's place depends on
+ * its addresses and ports. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1 << FLOW_BITS);

@@ -150,7 +150,7 @@ static __always_inline bool is_error(__u8 family, __u8 type)
 /* What follows the IP header, at offset. */
 static __always_inline enum pod_count parse_transport(struct __sk_buff *skb, __u32 offset, struct packet *p)
 {
-	__u32 header = sizeof(struct udphdr);
+	__u32 header = sizeof(struct udphdr), segment;
 	struct tcp_begin tcp;
 	__u8 type;
 
@@ -175,7 +175,10 @@ static __always_inline enum pod_count parse_transport(struct __sk_buff *skb, __u
 	}
 	if (!skb->gso_size)
 		return UNDERSTOOD;
-	p->length = offset - ETH_HLEN + header + skb->gso_size;
+	segment = offset - ETH_HLEN + header + skb->gso_size;
+	if (segment > 0xffff)
+		return LEFT_TOO_LONG;
+	p->length = segment;
 	return UNDERSTOOD;
 }
 

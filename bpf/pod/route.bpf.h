@@ -192,7 +192,8 @@ static __always_inline enum pod_count way_from_wire(struct __sk_buff *skb, struc
 /* A packet that a pod sent, at the host's end of its pair. */
 static __always_inline int route_from_pod(struct __sk_buff *skb)
 {
-	struct flow_key key = {};
+	union flow_key key = {};
+	__u64 now = bpf_ktime_get_coarse_ns();
 	const struct device *to;
 	struct packet p = {};
 	enum pod_count why;
@@ -202,14 +203,14 @@ static __always_inline int route_from_pod(struct __sk_buff *skb)
 	if (why != UNDERSTOOD)
 		return pass(why);
 	f = flow_of(skb, &p, &key);
-	to = recall(f, &key, &p);
+	to = recall(skb, f, &key, &p, now);
 	if (!to) {
 		why = way_from_pod(skb, &p, &to);
 		if (why != UNDERSTOOD) {
-			forget(f, &key);
+			forget(f, &key, now);
 			return pass(why);
 		}
-		keep(f, &key, &p);
+		keep(skb, f, &key, &p, now);
 	}
 	return to->flags & DEVICE_OUTER ? send(skb, &p) : deliver(skb, &p, to, ROUTED_POD_TO_POD);
 }
@@ -217,7 +218,8 @@ static __always_inline int route_from_pod(struct __sk_buff *skb)
 /* A packet that arrives from another host. */
 static __always_inline int route_from_wire(struct __sk_buff *skb)
 {
-	struct flow_key key = {};
+	union flow_key key = {};
+	__u64 now = bpf_ktime_get_coarse_ns();
 	const struct device *to;
 	struct packet p = {};
 	enum pod_count why;
@@ -226,14 +228,16 @@ static __always_inline int route_from_wire(struct __sk_buff *skb)
 	if (parse(skb, &p) != UNDERSTOOD)
 		return TCX_NEXT;	/* may be the host's own */
 	f = flow_of(skb, &p, &key);
-	to = recall(f, &key, &p);
+	to = recall(skb, f, &key, &p, now);
 	if (!to) {
 		why = way_from_wire(skb, &p, &to);
+		if (why == NOT_FOR_A_POD)
+			return TCX_NEXT;
 		if (why != UNDERSTOOD) {
-			forget(f, &key);
+			forget(f, &key, now);
 			return pass(why);
 		}
-		keep(f, &key, &p);
+		keep(skb, f, &key, &p, now);
 	}
 	return deliver(skb, &p, to, ROUTED_WIRE_TO_POD);
 }

@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"log/slog"
 	"maps"
+	"math/rand/v2"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -104,11 +105,14 @@ func (l *Links) loadWith(pins string, conntrack bool) error {
 	if err != nil {
 		return fmt.Errorf("read embedded object pod: %w", err)
 	}
-	if err := spec.Variables["has_conntrack"].Set(conntrack); err != nil {
-		return fmt.Errorf("set has_conntrack: %w", err)
+	for name, value := range map[string]any{"has_conntrack": conntrack, "flow_seed": rand.Uint32()} {
+		if err := spec.Variables[name].Set(value); err != nil {
+			return fmt.Errorf("set %s: %w", name, err)
+		}
 	}
 	opts := &ebpf.CollectionOptions{Maps: ebpf.MapOptions{PinPath: pins}}
-	shared := func(name string) bool { return pins != "" && name[0] != '.' } // .rodata belongs to one build
+	// The cache of routes and .rodata belong to one process.
+	shared := func(name string) bool { return pins != "" && name[0] != '.' && name != "pod_flows" }
 	for name, m := range spec.Maps {
 		if shared(name) {
 			m.Pinning = ebpf.PinByName

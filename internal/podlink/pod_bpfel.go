@@ -25,6 +25,7 @@ const (
 	podProgTcpilotPodIn  = "tcpilot_pod_in"
 	podProgTcpilotPodOut = "tcpilot_pod_out"
 	podProgTcpilotWireIn = "tcpilot_wire_in"
+	podVarFlowSeed       = "flow_seed"
 	podVarHasConntrack   = "has_conntrack"
 )
 
@@ -91,6 +92,7 @@ type podMapSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type podVariableSpecs struct {
+	FlowSeed     *ebpf.VariableSpec `ebpf:"flow_seed"`
 	HasConntrack *ebpf.VariableSpec `ebpf:"has_conntrack"`
 }
 
@@ -137,6 +139,7 @@ func (m *podMaps) Close() error {
 //
 // It can be passed to loadPodObjects or ebpf.CollectionSpec.LoadAndAssign.
 type podVariables struct {
+	FlowSeed     *ebpf.Variable `ebpf:"flow_seed"`
 	HasConntrack *ebpf.Variable `ebpf:"has_conntrack"`
 }
 
