@@ -24,24 +24,28 @@ static __always_inline __u32 mix(__u32 h, __u32 word)
 	return (h ^ word) * 0x9e3779b1;	/* 2^32 divided by the golden ratio (Knuth, TAOCP 3, 6.4) */
 }
 
-/* The place of a packet's flow; NULL for an ICMP error, which is looked up each time. key must be zeroed. */
-static __always_inline struct flow *flow_of(struct __sk_buff *skb, const struct packet *p, union flow_key *key)
+/* The place of a packet's flow; NULL for an ICMP error, which is looked up each time. */
+static __always_inline struct flow *flow_of(const struct packet *p)
 {
 	__u32 at;
 
 	if (p->protocol != p->transport)
 		return NULL;
-	key->source = p->source;
-	key->destination = p->destination;
-	key->ports = p->ports;
-	key->transport = p->transport;
-	key->ifindex = skb->ifindex;
-	key->flowinfo = p->family == AF_INET ? p->fib.tos & 0xfc : p->fib.flowinfo & bpf_htonl(0x0fcfffff);
 	at = mix(flow_seed, p->source.word[3]);
 	at = mix(at, p->destination.word[3]);
 	at = mix(at, (__u32)p->ports.source << 16 | p->ports.destination);
 	at >>= 32 - FLOW_BITS;
 	return bpf_map_lookup_elem(&pod_flows, &at);
+}
+
+static __always_inline void key_of(struct __sk_buff *skb, const struct packet *p, union flow_key *key)
+{
+	key->source = p->source;
+	key->destination = p->destination;
+	key->ports = p->ports;
+	key->transport = p->transport;
+	key->ifindex = skb->ifindex;
+	key->flowinfo = p->flowinfo;
 }
 
 /* Whether both are of one connection, in the same direction. */
@@ -56,27 +60,30 @@ static __always_inline bool is_same_flow(const union flow_key *a, const union fl
 	return has_same_ends(a, b) && a->word[5] == b->word[5];
 }
 
-/* Whether the entry is of any use now. This is read without the lock, which most packets that are left to the stack
- * so do not need. */
-static __always_inline bool is_fresh(const struct flow *f, __u64 now)
+/* Whether there is an entry. This is read without the lock, which most packets that are left to the stack so do not
+ * need. */
+static __always_inline bool is_taken(const struct flow *f)
 {
-	return now < *(const volatile __u64 *)&f->until;
+	return *(const volatile __u64 *)&f->until;
 }
 
 /* The device that a packet leaves by, if the route of its flow is known; next hop and device are then in p->fib, as
  * bpf_fib_lookup returns them. */
-static __always_inline const struct device *recall(struct __sk_buff *skb, struct flow *f, const union flow_key *key,
-						   struct packet *p, __u64 now)
+static __always_inline const struct device *recall(struct __sk_buff *skb, struct flow *f, struct packet *p)
 {
 	const struct device *to;
 	union address next_hop;
+	union flow_key key;
 	__u32 ifindex = 0;
 	__u8 family;
+	__u64 now;
 
-	if (!f || p->begins || skb->mark || !is_fresh(f, now))
+	if (!f || p->begins || skb->mark || !is_taken(f))
 		return NULL;
+	now = bpf_ktime_get_coarse_ns();
+	key_of(skb, p, &key);
 	bpf_spin_lock(&f->lock);
-	if (now < f->until && p->length <= f->length && is_same_flow(&f->key, key))
+	if (now < f->until && p->length <= f->length && is_same_flow(&f->key, &key))
 		ifindex = f->to;
 	family = f->next_family;
 	next_hop = f->next_hop;
@@ -92,18 +99,20 @@ static __always_inline const struct device *recall(struct __sk_buff *skb, struct
 	return to;
 }
 
-/* Keeps the route that was looked up for a packet after the time now, unless the place is in use by another connection, or
- * the packet has a mark, which rules may ask for. */
-static __always_inline void keep(struct __sk_buff *skb, struct flow *f, const union flow_key *key, const struct packet *p,
-				 __u64 now)
+/* Keeps the route that was looked up for a packet, unless the place is in use by another connection, or the packet has a
+ * mark, which rules may ask for. */
+static __always_inline void keep(struct __sk_buff *skb, struct flow *f, const struct packet *p)
 {
+	union flow_key key;
+
 	if (!f || skb->mark)
 		return;
+	key_of(skb, p, &key);
 	bpf_spin_lock(&f->lock);
-	if (now >= f->until || has_same_ends(&f->key, key)) {
-		f->until = now + FLOW_NS;
+	if (p->asked_ns >= f->until || has_same_ends(&f->key, &key)) {
+		f->until = p->asked_ns + FLOW_NS;
 		f->to = p->fib.ifindex;
-		f->key = *key;
+		f->key = key;
 		__builtin_memcpy(&f->next_hop, p->fib.ipv6_dst, sizeof(f->next_hop));
 		f->length = p->length;
 		f->next_family = p->fib.family;
@@ -112,12 +121,15 @@ static __always_inline void keep(struct __sk_buff *skb, struct flow *f, const un
 }
 
 /* Forgets the route of a connection that the stack has to take. */
-static __always_inline void forget(struct flow *f, const union flow_key *key, __u64 now)
+static __always_inline void forget(struct __sk_buff *skb, struct flow *f, const struct packet *p)
 {
-	if (!f || !is_fresh(f, now))
+	union flow_key key;
+
+	if (!f || !is_taken(f))
 		return;
+	key_of(skb, p, &key);
 	bpf_spin_lock(&f->lock);
-	if (has_same_ends(&f->key, key))
+	if (has_same_ends(&f->key, &key))
 		f->until = 0;
 	bpf_spin_unlock(&f->lock);
 }

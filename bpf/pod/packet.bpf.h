@@ -63,7 +63,9 @@ struct packet {
 	__u8 ttl;
 	__sum16 check;		/* IPv4 */
 	__u16 length;		/* bytes from the IP header on, of the longest packet after segmentation */
-	struct bpf_fib_lookup fib;
+	__be32 flowinfo;	/* DSCP, and for IPv6 the flow label; without ECN */
+	__u64 asked_ns;		/* CLOCK_MONOTONIC_COARSE, before its route was looked up */
+	struct bpf_fib_lookup fib;	/* the route's look-up, and its result */
 };
 
 static __always_inline void map_v4(union address *a, __be32 v4)
@@ -206,6 +208,7 @@ static __always_inline enum pod_count parse_v4(struct __sk_buff *skb, struct pac
 	p->fib.ipv4_src = ip.saddr;
 	p->fib.ipv4_dst = ip.daddr;
 	p->fib.tos = ip.tos;
+	p->flowinfo = ip.tos & 0xfc;
 	return parse_transport(skb, ETH_HLEN + sizeof(ip), p);
 }
 
@@ -248,6 +251,7 @@ static __always_inline enum pod_count parse_v6(struct __sk_buff *skb, struct pac
 	__builtin_memcpy(p->fib.ipv6_dst, &ip.daddr, sizeof(ip.daddr));
 	__builtin_memcpy(&p->fib.flowinfo, &ip, sizeof(p->fib.flowinfo));
 	p->fib.flowinfo &= bpf_htonl(0x0fffffff);	/* IPV6_FLOWINFO_MASK */
+	p->flowinfo = p->fib.flowinfo & bpf_htonl(0x0fcfffff);
 	if (!ip.payload_len && ip.nexthdr == NEXTHDR_HOP && has_jumbo_option(skb, offset, &p->protocol))
 		offset += JUMBO_OPTION;
 	result = parse_transport(skb, offset, p);

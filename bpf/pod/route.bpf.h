@@ -136,6 +136,7 @@ static __always_inline enum pod_count find_way(struct __sk_buff *skb, struct pac
 {
 	long result;
 
+	p->asked_ns = bpf_ktime_get_coarse_ns();
 	if (needs_translation(skb, p))
 		return LEFT_NAT;
 	result = look_up_route(skb, p);
@@ -192,8 +193,6 @@ static __always_inline enum pod_count way_from_wire(struct __sk_buff *skb, struc
 /* A packet that a pod sent, at the host's end of its pair. */
 static __always_inline int route_from_pod(struct __sk_buff *skb)
 {
-	union flow_key key = {};
-	__u64 now = bpf_ktime_get_coarse_ns();
 	const struct device *to;
 	struct packet p = {};
 	enum pod_count why;
@@ -202,15 +201,15 @@ static __always_inline int route_from_pod(struct __sk_buff *skb)
 	why = parse(skb, &p);
 	if (why != UNDERSTOOD)
 		return pass(why);
-	f = flow_of(skb, &p, &key);
-	to = recall(skb, f, &key, &p, now);
+	f = flow_of(&p);
+	to = recall(skb, f, &p);
 	if (!to) {
 		why = way_from_pod(skb, &p, &to);
 		if (why != UNDERSTOOD) {
-			forget(f, &key, now);
+			forget(skb, f, &p);
 			return pass(why);
 		}
-		keep(skb, f, &key, &p, now);
+		keep(skb, f, &p);
 	}
 	return to->flags & DEVICE_OUTER ? send(skb, &p) : deliver(skb, &p, to, ROUTED_POD_TO_POD);
 }
@@ -218,8 +217,6 @@ static __always_inline int route_from_pod(struct __sk_buff *skb)
 /* A packet that arrives from another host. */
 static __always_inline int route_from_wire(struct __sk_buff *skb)
 {
-	union flow_key key = {};
-	__u64 now = bpf_ktime_get_coarse_ns();
 	const struct device *to;
 	struct packet p = {};
 	enum pod_count why;
@@ -227,17 +224,17 @@ static __always_inline int route_from_wire(struct __sk_buff *skb)
 
 	if (parse(skb, &p) != UNDERSTOOD)
 		return TCX_NEXT;	/* may be the host's own */
-	f = flow_of(skb, &p, &key);
-	to = recall(skb, f, &key, &p, now);
+	f = flow_of(&p);
+	to = recall(skb, f, &p);
 	if (!to) {
 		why = way_from_wire(skb, &p, &to);
 		if (why == NOT_FOR_A_POD)
 			return TCX_NEXT;
 		if (why != UNDERSTOOD) {
-			forget(f, &key, now);
+			forget(skb, f, &p);
 			return pass(why);
 		}
-		keep(skb, f, &key, &p, now);
+		keep(skb, f, &p);
 	}
 	return deliver(skb, &p, to, ROUTED_WIRE_TO_POD);
 }

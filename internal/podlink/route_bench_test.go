@@ -11,7 +11,8 @@ import (
 )
 
 // BenchmarkRootRouteCost is the run time of the programs for a packet of a request or reply of one byte, from a pod to another
-// node and from there, as the kernel's own statistics have it. With a clock that counts instructions (test/vm/gotest -i), it is their number.
+// node, from there to the pod, and from there to the node itself, as the kernel's own statistics have it. With a clock that counts
+// instructions (test/vm/gotest -i), it is their number.
 func BenchmarkRootRouteCost(b *testing.B) {
 	r := newRig(b)
 	r.open()
@@ -35,6 +36,9 @@ func BenchmarkRootRouteCost(b *testing.B) {
 			b.ReportMetric(out(), "ns/out-"+family.name)
 			b.ReportMetric(in(), "ns/in-"+family.name)
 		}
+		others := spent(b, r.links.objs.TcpilotWireIn)
+		turns(b, r.node.NS, r.far.NS, netip.MustParseAddr("10.2.0.2"))
+		b.ReportMetric(others(), "ns/not-for-a-pod")
 	}
 }
 
