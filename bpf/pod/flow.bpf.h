@@ -60,11 +60,13 @@ static __always_inline bool is_same_flow(const union flow_key *a, const union fl
 	return has_same_ends(a, b) && a->word[5] == b->word[5];
 }
 
-/* Whether there is an entry. This is read without the lock, which most packets that are left to the stack so do not
- * need. */
-static __always_inline bool is_taken(const struct flow *f)
+/* Whether the entry may be used. It is read without the lock, which most packets that are left to the stack so do
+ * not need. */
+static __always_inline bool is_fresh(const struct flow *f)
 {
-	return *(const volatile __u64 *)&f->until;
+	__u64 until = *(const volatile __u64 *)&f->until;
+
+	return until && bpf_ktime_get_coarse_ns() < until;
 }
 
 /* The device that a packet leaves by, if the route of its flow is known; next hop and device are then in p->fib, as
@@ -76,14 +78,12 @@ static __always_inline const struct device *recall(struct __sk_buff *skb, struct
 	union flow_key key;
 	__u32 ifindex = 0;
 	__u8 family;
-	__u64 now;
 
-	if (!f || p->begins || skb->mark || !is_taken(f))
+	if (!f || p->begins || skb->mark || !is_fresh(f))
 		return NULL;
-	now = bpf_ktime_get_coarse_ns();
 	key_of(skb, p, &key);
 	bpf_spin_lock(&f->lock);
-	if (now < f->until && p->length <= f->length && is_same_flow(&f->key, &key))
+	if (f->until && p->length <= f->length && is_same_flow(&f->key, &key))
 		ifindex = f->to;
 	family = f->next_family;
 	next_hop = f->next_hop;
@@ -125,7 +125,7 @@ static __always_inline void forget(struct __sk_buff *skb, struct flow *f, const 
 {
 	union flow_key key;
 
-	if (!f || !is_taken(f))
+	if (!f || !is_fresh(f))
 		return;
 	key_of(skb, p, &key);
 	bpf_spin_lock(&f->lock);
