@@ -208,7 +208,7 @@ static __always_inline enum pod_count parse_v4(struct __sk_buff *skb, struct pac
 	p->fib.ipv4_src = ip.saddr;
 	p->fib.ipv4_dst = ip.daddr;
 	p->fib.tos = ip.tos;
-	p->flowinfo = ip.tos & 0xfc;
+	p->flowinfo = ip.tos & 0xfc;	/* DSCP */
 	return parse_transport(skb, ETH_HLEN + sizeof(ip), p);
 }
 
@@ -251,7 +251,7 @@ static __always_inline enum pod_count parse_v6(struct __sk_buff *skb, struct pac
 	__builtin_memcpy(p->fib.ipv6_dst, &ip.daddr, sizeof(ip.daddr));
 	__builtin_memcpy(&p->fib.flowinfo, &ip, sizeof(p->fib.flowinfo));
 	p->fib.flowinfo &= bpf_htonl(0x0fffffff);	/* IPV6_FLOWINFO_MASK */
-	p->flowinfo = p->fib.flowinfo & bpf_htonl(0x0fcfffff);
+	p->flowinfo = p->fib.flowinfo & bpf_htonl(0x0fcfffff);	/* DSCP and flow label */
 	if (!ip.payload_len && ip.nexthdr == NEXTHDR_HOP && has_jumbo_option(skb, offset, &p->protocol))
 		offset += JUMBO_OPTION;
 	result = parse_transport(skb, offset, p);

@@ -190,27 +190,35 @@ static __always_inline enum pod_count way_from_wire(struct __sk_buff *skb, struc
 	return *there == p->fib.ifindex ? UNDERSTOOD : LEFT_DEVICE;
 }
 
+/* The same for either, from the cache if the flow's route is there. */
+static __always_inline enum pod_count way(struct __sk_buff *skb, struct packet *p, bool from_pod, const struct device **to)
+{
+	struct flow *f = flow_of(p);
+	enum pod_count why;
+
+	*to = recall(skb, f, p);
+	if (*to)
+		return UNDERSTOOD;
+	why = from_pod ? way_from_pod(skb, p, to) : way_from_wire(skb, p, to);
+	if (why == UNDERSTOOD)
+		keep(skb, f, p);
+	else if (why != NOT_FOR_A_POD)
+		forget(skb, f, p);
+	return why;
+}
+
 /* A packet that a pod sent, at the host's end of its pair. */
 static __always_inline int route_from_pod(struct __sk_buff *skb)
 {
 	const struct device *to;
 	struct packet p = {};
 	enum pod_count why;
-	struct flow *f;
 
 	why = parse(skb, &p);
+	if (why == UNDERSTOOD)
+		why = way(skb, &p, true, &to);
 	if (why != UNDERSTOOD)
 		return pass(why);
-	f = flow_of(&p);
-	to = recall(skb, f, &p);
-	if (!to) {
-		why = way_from_pod(skb, &p, &to);
-		if (why != UNDERSTOOD) {
-			forget(skb, f, &p);
-			return pass(why);
-		}
-		keep(skb, f, &p);
-	}
 	return to->flags & DEVICE_OUTER ? send(skb, &p) : deliver(skb, &p, to, ROUTED_POD_TO_POD);
 }
 
@@ -220,22 +228,12 @@ static __always_inline int route_from_wire(struct __sk_buff *skb)
 	const struct device *to;
 	struct packet p = {};
 	enum pod_count why;
-	struct flow *f;
 
 	if (parse(skb, &p) != UNDERSTOOD)
-		return TCX_NEXT;	/* may be the host's own */
-	f = flow_of(&p);
-	to = recall(skb, f, &p);
-	if (!to) {
-		why = way_from_wire(skb, &p, &to);
-		if (why == NOT_FOR_A_POD)
-			return TCX_NEXT;
-		if (why != UNDERSTOOD) {
-			forget(skb, f, &p);
-			return pass(why);
-		}
-		keep(skb, f, &p);
-	}
+		return TCX_NEXT;	/* not counted: it may be the host's own */
+	why = way(skb, &p, false, &to);
+	if (why != UNDERSTOOD)
+		return pass(why);
 	return deliver(skb, &p, to, ROUTED_WIRE_TO_POD);
 }
 

@@ -5,6 +5,7 @@ import (
 	"net"
 	"net/netip"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -30,19 +31,6 @@ func datagrams(t *testing.T, from, to *testenv.Pod, address netip.Addr) (in, out
 	return in, out
 }
 
-// control sets options of a socket.
-func control(t *testing.T, c *net.UDPConn, set func(fd int) error) {
-	t.Helper()
-	raw, err := c.SyscallConn()
-	if err != nil {
-		t.Fatal(err)
-	}
-	var failed error
-	if err := raw.Control(func(fd uintptr) { failed = set(int(fd)) }); err != nil || failed != nil {
-		t.Fatal(err, failed)
-	}
-}
-
 // flooded is what became of a flood. A machine that stalls for more than a limit's burst uses less of the limit.
 type flooded struct {
 	arrived float64       // bytes on the wire
@@ -51,14 +39,14 @@ type flooded struct {
 }
 
 // flood sends datagrams at 80 Mbit/s.
-func flood(t *testing.T, from, to *testenv.Pod, address netip.Addr, option func(fd int) error, d time.Duration) (f flooded) {
+func flood(t *testing.T, from, to *testenv.Pod, address netip.Addr, option func(syscall.Conn), d time.Duration) (f flooded) {
 	t.Helper()
 	in, out := datagrams(t, from, to, address)
 	if err := in.SetReadBuffer(8 << 20); err != nil {
 		t.Fatal(err)
 	}
 	if option != nil {
-		control(t, out, option)
+		option(out)
 	}
 	headers := 14 + 20 + 8.
 	if address.Is6() {
@@ -133,9 +121,9 @@ func TestRootBandwidth(t *testing.T) {
 		for family, address := range map[string]netip.Addr{"IPv4": c.to.V4, "IPv6": c.to.V6} {
 			r.set(r.limitTo(pod.Bandwidth{}, pod.Bandwidth{}, c.route))
 			r.set(r.limitTo(c.a, c.b, c.route)) // new meters
-			var option func(int) error
+			var option func(syscall.Conn)
 			if c.segment > 0 {
-				option = func(fd int) error { return unix.SetsockoptInt(fd, unix.SOL_UDP, unix.UDP_SEGMENT, c.segment) }
+				option = func(s syscall.Conn) { setOption(t, s, unix.SOL_UDP, unix.UDP_SEGMENT, c.segment) }
 			}
 			f := flood(t, r.a, c.to, address, option, time.Second)
 			m := r.links.Meters(r.a.HostIndex).Egress
@@ -169,19 +157,20 @@ func TestRootBandwidthBands(t *testing.T) {
 		for family, address := range map[string]netip.Addr{"IPv4": r.b.V4, "IPv6": r.b.V6} {
 			r.set(r.limitTo(pod.Bandwidth{}, pod.Bandwidth{}, false))
 			r.set(r.limitTo(pod.Bandwidth{Egress: 20e6}, pod.Bandwidth{}, false)) // new meters
-			class := func(tos int) func(int) error {
-				return func(fd int) error {
+			class := func(tos int) func(syscall.Conn) {
+				return func(s syscall.Conn) {
 					if address.Is6() {
-						return unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_TCLASS, tos)
+						setOption(t, s, unix.SOL_IPV6, unix.IPV6_TCLASS, tos)
+					} else {
+						setOption(t, s, unix.SOL_IP, unix.IP_TOS, tos)
 					}
-					return unix.SetsockoptInt(fd, unix.IPPROTO_IP, unix.IP_TOS, tos)
 				}
 			}
 			in, out := datagrams(t, r.a, r.b, address)
 			if err := in.SetReadBuffer(1 << 20); err != nil {
 				t.Fatal(err)
 			}
-			control(t, out, class(c.kept))
+			class(c.kept)(out)
 			ended, sent := make(chan struct{}), make(chan int)
 			go func() { // 1 Mbit/s
 				n := 0
@@ -222,7 +211,7 @@ func TestRootBandwidthMarks(t *testing.T) {
 	const burst = 40 // of 1000 bytes: 1 ms each
 	send := func(tos int) {
 		_, out := datagrams(t, r.a, r.b, r.b.V4)
-		control(t, out, func(fd int) error { return unix.SetsockoptInt(fd, unix.SOL_IP, unix.IP_TOS, tos) })
+		setOption(t, out, unix.SOL_IP, unix.IP_TOS, tos)
 		for range burst {
 			if _, err := out.Write(make([]byte, 1000-42)); err != nil {
 				t.Fatal(err)
