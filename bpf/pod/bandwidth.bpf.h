@@ -19,6 +19,7 @@
 #include <stdbool.h>
 #include <bpf/bpf_endian.h>
 #include <bpf/bpf_helpers.h>
+#include "bytes.bpf.h"
 #include "maps.bpf.h"
 
 /* How far ahead of CLOCK_MONOTONIC, in nanoseconds, a clock may be before packets of transports with
@@ -49,16 +50,15 @@ static __always_inline __u32 gso_headers(struct __sk_buff *skb)
 	__u8 protocol, byte;
 
 	if (skb->protocol == bpf_htons(ETH_P_IP)) {
-		if (bpf_skb_load_bytes(skb, at, &byte, 1) ||
-		    bpf_skb_load_bytes(skb, at + 9, &protocol, 1))
+		if (!read_bytes(skb, at, &byte, 1) || !read_bytes(skb, at + 9, &protocol, 1))
 			return 0;
 		at += (byte & 0xf) * 4;
 	} else if (skb->protocol == bpf_htons(ETH_P_IPV6)) {
-		if (bpf_skb_load_bytes(skb, at + 6, &protocol, 1))
+		if (!read_bytes(skb, at + 6, &protocol, 1))
 			return 0;
 		at += 40;
 		if (protocol == IPPROTO_HOPOPTS) {	/* BIG TCP: not on the wire */
-			if (bpf_skb_load_bytes(skb, at, &protocol, 1))
+			if (!read_bytes(skb, at, &protocol, 1))
 				return 0;
 			at += 8;
 		}
@@ -67,7 +67,7 @@ static __always_inline __u32 gso_headers(struct __sk_buff *skb)
 	}
 	if (protocol == IPPROTO_UDP)
 		return at + 8;
-	if (protocol != IPPROTO_TCP || bpf_skb_load_bytes(skb, at + 12, &byte, 1))
+	if (protocol != IPPROTO_TCP || !read_bytes(skb, at + 12, &byte, 1))
 		return 0;
 	return at + (byte >> 4) * 4;
 }
@@ -95,7 +95,7 @@ static __always_inline __u64 most_ahead(struct __sk_buff *skb, enum pod_directio
 {
 	__u8 byte[2], dscp;
 
-	if (d != POD_EGRESS || bpf_skb_load_bytes(skb, ETH_HLEN, byte, sizeof(byte)))
+	if (d != POD_EGRESS || !read_bytes(skb, ETH_HLEN, byte, sizeof(byte)))
 		return MOST_AHEAD;
 	if (skb->protocol == bpf_htons(ETH_P_IP))
 		dscp = byte[1] >> 2;
@@ -151,17 +151,19 @@ static __always_inline void count_big(struct __sk_buff *skb, const struct device
 		__sync_fetch_and_add(&m->big, 1);
 }
 
-/* Whether a packet of a pod, in a direction, may pass. */
-static __always_inline bool bandwidth_pass(struct __sk_buff *skb, const struct device *pod, enum pod_direction d)
+/* Whether a packet of a pod with a limit in a direction may pass. A global function, so that it is verified once, and not for
+ * each state of its callers. */
+__noinline int limit_pass(struct __sk_buff *skb, const struct device *pod, enum pod_direction d)
 {
-	__u64 rate = d == POD_EGRESS ? pod->egress : pod->ingress, ahead;
 	struct pod_meter *m;
 	__u32 packets, len;
+	__u64 rate, ahead;
 
-	if (!rate)
+	if (!pod)
 		return true;
+	rate = d == POD_EGRESS ? pod->egress : pod->ingress;
 	m = meter_of(pod, d);
-	if (!m)
+	if (!m || !rate)
 		return true;
 	len = wire_len(skb, &packets);
 	if (!clock_advance(skb, d, &m->clock_ns, len * NSEC_PER_SEC / rate, &ahead)) {
@@ -173,6 +175,12 @@ static __always_inline bool bandwidth_pass(struct __sk_buff *skb, const struct d
 	if (ahead > MARK_AHEAD && bpf_skb_ecn_set_ce(skb))
 		__sync_fetch_and_add(&m->marked, packets);
 	return true;
+}
+
+/* Whether a packet of a pod, in a direction, may pass. */
+static __always_inline bool bandwidth_pass(struct __sk_buff *skb, const struct device *pod, enum pod_direction d)
+{
+	return !(d == POD_EGRESS ? pod->egress : pod->ingress) || limit_pass(skb, pod, d);
 }
 
 #endif

@@ -2,7 +2,7 @@
 /* A cache of routes by flow. To look a route up takes 1,300 to 2,100 instructions more than to find it here, most of
  * them for the kernel's look-up and for the question whether the connection is translated.
  *
- * A change of a route, a rule, an address or a translation takes effect when the entry is FLOW_NS old. The first packets of a
+ * A change of a route, a rule, an address or a translation takes effect when the entry is FLOW_US old, or earlier. The first packets of a
  * TCP connection (SYN) are always looked up, so that another connection with the same addresses and ports, which may be
  * translated, does not get the route of the one before. For the same reason all CPUs share the cache. */
 #ifndef TCPILOT_POD_FLOW_BPF_H
@@ -11,9 +11,12 @@
 #include "maps.bpf.h"
 #include "packet.bpf.h"
 
-/* For how long a route is used, in nanoseconds. The clock advances with the kernel's ticks (1 to 10 ms), and so
- * stands still while the CPU that handles them does. */
-#define FLOW_NS (10 * 1000 * 1000)
+/* For how long a route is used at most, in microseconds. The clock advances with the kernel's ticks, and so stands still while
+ * the CPU that handles them does. A tick takes 1 to 10 ms. */
+#define FLOW_US 10000
+
+/* Microseconds. User space sets it. */
+const volatile __u32 jiffy_us = 4000;
 
 /* User space sets it to a random number, so that nobody can choose ports that share the place of another
  * connection. */
@@ -64,44 +67,29 @@ static __always_inline bool is_same_flow(const union flow_key *a, const union fl
  * not need. */
 static __always_inline bool is_fresh(const struct flow *f)
 {
-	__u64 until = *(const volatile __u64 *)&f->until;
-
-	return until && bpf_ktime_get_coarse_ns() < until;
+	return bpf_jiffies64() < *(const volatile __u64 *)&f->until;
 }
 
-/* The device that a packet leaves by, if the route of its flow is known; next hop and device are then in p->fib, as
- * bpf_fib_lookup returns them. */
-static __always_inline const struct device *recall(struct __sk_buff *skb, struct flow *f, struct packet *p)
+/* The route of a packet, if that of its flow is known. */
+static __always_inline bool recall(struct __sk_buff *skb, struct flow *f, const struct packet *p, struct route *r)
 {
-	const struct device *to;
-	union address next_hop;
 	union flow_key key;
-	__u32 ifindex = 0;
-	__u8 family;
+	bool known;
 
 	if (!f || p->begins || skb->mark || !is_fresh(f))
-		return NULL;
+		return false;
 	key_of(skb, p, &key);
 	bpf_spin_lock(&f->lock);
-	if (f->until && p->length <= f->length && is_same_flow(&f->key, &key))
-		ifindex = f->to;
-	family = f->next_family;
-	next_hop = f->next_hop;
+	known = f->until && p->length <= f->route.length && is_same_flow(&f->key, &key);
+	if (known)
+		*r = f->route;
 	bpf_spin_unlock(&f->lock);
-	if (!ifindex)
-		return NULL;
-	to = bpf_map_lookup_elem(&pod_devices, &ifindex);
-	if (!to || !(to->flags & DEVICE_ROUTED))
-		return NULL;
-	p->fib.ifindex = ifindex;
-	p->fib.family = family;
-	__builtin_memcpy(p->fib.ipv6_dst, &next_hop, sizeof(p->fib.ipv6_dst));
-	return to;
+	return known;
 }
 
 /* Keeps the route that was looked up for a packet, unless the place is in use by another connection, or the packet has a
  * mark, which rules may ask for. */
-static __always_inline void keep(struct __sk_buff *skb, struct flow *f, const struct packet *p)
+static __always_inline void keep(struct __sk_buff *skb, struct flow *f, const struct packet *p, const struct route *r)
 {
 	union flow_key key;
 
@@ -109,13 +97,10 @@ static __always_inline void keep(struct __sk_buff *skb, struct flow *f, const st
 		return;
 	key_of(skb, p, &key);
 	bpf_spin_lock(&f->lock);
-	if (p->asked_ns >= f->until || has_same_ends(&f->key, &key)) {
-		f->until = p->asked_ns + FLOW_NS;
-		f->to = p->fib.ifindex;
+	if (p->asked >= f->until || has_same_ends(&f->key, &key)) {
+		f->until = p->asked + FLOW_US / jiffy_us;
 		f->key = key;
-		__builtin_memcpy(&f->next_hop, p->fib.ipv6_dst, sizeof(f->next_hop));
-		f->length = p->length;
-		f->next_family = p->fib.family;
+		f->route = *r;
 	}
 	bpf_spin_unlock(&f->lock);
 }

@@ -3,6 +3,7 @@
 #ifndef TCPILOT_POD_MAPS_BPF_H
 #define TCPILOT_POD_MAPS_BPF_H
 
+#include <stdbool.h>
 #include <linux/bpf.h>
 #include <bpf/bpf_helpers.h>
 #include "packet.bpf.h"
@@ -57,7 +58,7 @@ struct {
 	__type(value, struct pod_counters);
 } pod_counts SEC(".maps");
 
-#define FLOW_BITS 12	/* 4,096 flows, 360 KB */
+#define FLOW_BITS 12	/* 4,096 flows, 690 KB */
 
 /* What a route depends on, apart from the packet's length. */
 union flow_key {
@@ -71,15 +72,22 @@ union flow_key {
 	__u64 word[6];
 };
 
-struct flow {
-	struct bpf_spin_lock lock;
-	__u32 to;		/* the interface index of the device that it leaves by */
-	__u64 until;		/* CLOCK_MONOTONIC_COARSE; 0: not known */
-	union flow_key key;
-	union address next_hop;
+/* The way of a packet. */
+struct route {
+	struct device from;	/* that of the pod which sent it */
+	struct device to;
+	union address next_hop;	/* as bpf_fib_lookup returns it */
 	__u16 length;		/* bytes from the IP header on, which the MTU of the route allows */
 	__u8 next_family;
 	__u8 pad[5];
+};
+
+struct flow {
+	struct bpf_spin_lock lock;
+	__u32 pad;
+	__u64 until;		/* jiffies; 0: not known */
+	union flow_key key;
+	struct route route;
 };
 
 /* A cache of routes by flow. It is not pinned: each process begins with an empty one. A flow's place depends on
@@ -90,6 +98,16 @@ struct {
 	__type(key, __u32);
 	__type(value, struct flow);
 } pod_flows SEC(".maps");
+
+/* False: there is none with this interface index. */
+static __always_inline bool find_device(__u32 ifindex, struct device *d)
+{
+	const struct device *found = bpf_map_lookup_elem(&pod_devices, &ifindex);
+
+	if (found)
+		*d = *found;
+	return found;
+}
 
 static __always_inline void count(enum pod_count what)
 {

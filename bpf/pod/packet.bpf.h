@@ -14,6 +14,7 @@
 #include <linux/udp.h>
 #include <bpf/bpf_endian.h>
 #include <bpf/bpf_helpers.h>
+#include "bytes.bpf.h"
 #include "pod_abi.h"
 
 #define AF_INET 2
@@ -60,11 +61,9 @@ struct packet {
 	bool by_router;		/* it is an ICMP error that another host than the connection's end sent */
 	/* The packet's own header. */
 	__u8 protocol;
-	__u8 ttl;
-	__sum16 check;		/* IPv4 */
 	__u16 length;		/* bytes from the IP header on, of the longest packet after segmentation */
 	__be32 flowinfo;	/* DSCP, and for IPv6 the flow label; without ECN */
-	__u64 asked_ns;		/* CLOCK_MONOTONIC_COARSE, before its route was looked up */
+	__u64 asked;		/* jiffies, before its route was looked up */
 	struct bpf_fib_lookup fib;	/* the route's look-up, and its result */
 };
 
@@ -111,7 +110,7 @@ static __always_inline enum pod_count parse_error(struct __sk_buff *skb, __u32 o
 	if (p->family == AF_INET) {
 		struct iphdr ip;
 
-		if (bpf_skb_load_bytes(skb, offset, &ip, sizeof(ip)))
+		if (!read_bytes(skb, offset, &ip, sizeof(ip)))
 			return LEFT_MALFORMED;
 		if (ip.version != 4 || ip.ihl != 5 || (ip.frag_off & bpf_htons(IP_OFFSET)) || !has_ports(ip.protocol))
 			return LEFT_PROTOCOL;
@@ -122,7 +121,7 @@ static __always_inline enum pod_count parse_error(struct __sk_buff *skb, __u32 o
 	} else {
 		struct ipv6hdr ip;
 
-		if (bpf_skb_load_bytes(skb, offset, &ip, sizeof(ip)))
+		if (!read_bytes(skb, offset, &ip, sizeof(ip)))
 			return LEFT_MALFORMED;
 		if (ip.version != 6 || !has_ports(ip.nexthdr))
 			return LEFT_PROTOCOL;
@@ -135,7 +134,7 @@ static __always_inline enum pod_count parse_error(struct __sk_buff *skb, __u32 o
 		return LEFT_DESTINATION;
 	p->by_router = !is_equal(&receiver, &p->source);
 	p->source = receiver;
-	if (bpf_skb_load_bytes(skb, offset, &about, sizeof(about)))
+	if (!read_bytes(skb, offset, &about, sizeof(about)))
 		return LEFT_MALFORMED;
 	p->ports.source = about.destination;
 	p->ports.destination = about.source;
@@ -157,7 +156,7 @@ static __always_inline enum pod_count parse_transport(struct __sk_buff *skb, __u
 	__u8 type;
 
 	if (p->protocol == (p->family == AF_INET ? IPPROTO_ICMP : IPPROTO_ICMPV6)) {
-		if (bpf_skb_load_bytes(skb, offset, &type, sizeof(type)))
+		if (!read_bytes(skb, offset, &type, sizeof(type)))
 			return LEFT_MALFORMED;
 		if (!is_error(p->family, type))
 			return LEFT_PROTOCOL;
@@ -167,12 +166,12 @@ static __always_inline enum pod_count parse_transport(struct __sk_buff *skb, __u
 		return LEFT_PROTOCOL;
 	p->transport = p->protocol;
 	if (p->protocol == IPPROTO_TCP) {
-		if (bpf_skb_load_bytes(skb, offset, &tcp, sizeof(struct tcp_begin)))
+		if (!read_bytes(skb, offset, &tcp, sizeof(struct tcp_begin)))
 			return LEFT_MALFORMED;
 		p->ports = tcp.ports;
 		p->begins = tcp.flags & TCP_SYN;
 		header = (tcp.data_offset >> 4) * 4;
-	} else if (bpf_skb_load_bytes(skb, offset, &p->ports, sizeof(p->ports))) {
+	} else if (!read_bytes(skb, offset, &p->ports, sizeof(p->ports))) {
 		return LEFT_MALFORMED;
 	}
 	if (!skb->gso_size)
@@ -188,7 +187,7 @@ static __always_inline enum pod_count parse_v4(struct __sk_buff *skb, struct pac
 {
 	struct iphdr ip;
 
-	if (bpf_skb_load_bytes(skb, ETH_HLEN, &ip, sizeof(ip)))
+	if (!read_bytes(skb, ETH_HLEN, &ip, sizeof(ip)))
 		return LEFT_MALFORMED;
 	/* A packet above 64 KB (BIG TCP) has the length 0. */
 	if (ip.version != 4 || ip.ihl < 5 || bpf_ntohs(ip.tot_len) > skb->len - ETH_HLEN)
@@ -201,8 +200,6 @@ static __always_inline enum pod_count parse_v4(struct __sk_buff *skb, struct pac
 		return LEFT_TTL;
 	p->family = AF_INET;
 	p->protocol = ip.protocol;
-	p->ttl = ip.ttl;
-	p->check = ip.check;
 	map_v4(&p->source, ip.saddr);
 	map_v4(&p->destination, ip.daddr);
 	p->fib.ipv4_src = ip.saddr;
@@ -221,7 +218,7 @@ static __always_inline bool has_jumbo_option(struct __sk_buff *skb, __u32 offset
 		__be32 payload;
 	} option;
 
-	if (bpf_skb_load_bytes(skb, offset, &option, sizeof(option)))
+	if (!read_bytes(skb, offset, &option, sizeof(option)))
 		return false;
 	*next = option.next;
 	return option.length == 0 && option.type == IPV6_TLV_JUMBO;
@@ -233,7 +230,7 @@ static __always_inline enum pod_count parse_v6(struct __sk_buff *skb, struct pac
 	enum pod_count result;
 	struct ipv6hdr ip;
 
-	if (bpf_skb_load_bytes(skb, ETH_HLEN, &ip, sizeof(ip)))
+	if (!read_bytes(skb, ETH_HLEN, &ip, sizeof(ip)))
 		return LEFT_MALFORMED;
 	if (ip.version != 6 || bpf_ntohs(ip.payload_len) > skb->len - ETH_HLEN - sizeof(ip))
 		return LEFT_MALFORMED;
@@ -241,7 +238,6 @@ static __always_inline enum pod_count parse_v6(struct __sk_buff *skb, struct pac
 		return LEFT_TTL;
 	p->family = AF_INET6;
 	p->protocol = ip.nexthdr;
-	p->ttl = ip.hop_limit;
 	copy_v6(&p->source, &ip.saddr);
 	copy_v6(&p->destination, &ip.daddr);
 	/* The maps hold IPv4 addresses in this form. A packet must not have it (ip6_rcv_core drops such packets). */

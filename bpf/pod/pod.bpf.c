@@ -11,49 +11,38 @@
 #include "maps.bpf.h"
 #include "bandwidth.bpf.h"
 
-/* What happens to each packet for a pod, whichever way it comes. */
-static __always_inline int to_pod(struct __sk_buff *skb, const struct device *pod)
+/* Whether a packet for a pod may pass, whichever way it comes. */
+static __always_inline bool to_pod(struct __sk_buff *skb, const struct device *pod)
 {
 	if (!bandwidth_pass(skb, pod, POD_INGRESS))
-		return TCX_DROP;
+		return false;
 	count_big(skb, pod, POD_INGRESS);
-	return TCX_NEXT;
+	return true;
+}
+
+/* Whether a packet that a pod sent may pass. */
+static __always_inline bool from_pod(struct __sk_buff *skb, const struct device *pod)
+{
+	if (!bandwidth_pass(skb, pod, POD_EGRESS))
+		return false;
+	count_big(skb, pod, POD_EGRESS);
+	return true;
 }
 
 #include "route.bpf.h"
 
-/* What happens to each packet that a pod sent. */
-static __always_inline int from_pod(struct __sk_buff *skb, const struct device *pod)
-{
-	if (!bandwidth_pass(skb, pod, POD_EGRESS))
-		return TCX_DROP;
-	count_big(skb, pod, POD_EGRESS);
-	if (pod->flags & DEVICE_ROUTED)
-		return route_from_pod(skb);
-	return TCX_NEXT;
-}
-
-static __always_inline const struct device *device_of(struct __sk_buff *skb)
-{
-	__u32 ifindex = skb->ifindex;
-
-	return bpf_map_lookup_elem(&pod_devices, &ifindex);
-}
-
 SEC("tcx/ingress")
 int tcpilot_pod_out(struct __sk_buff *skb)
 {
-	const struct device *pod = device_of(skb);
-
-	return pod ? from_pod(skb, pod) : TCX_NEXT;
+	return route_from_pod(skb);
 }
 
 SEC("tcx/egress")
 int tcpilot_pod_in(struct __sk_buff *skb)
 {
-	const struct device *pod = device_of(skb);
+	struct device pod;
 
-	return pod ? to_pod(skb, pod) : TCX_NEXT;
+	return find_device(skb->ifindex, &pod) && !to_pod(skb, &pod) ? TCX_DROP : TCX_NEXT;
 }
 
 SEC("tcx/ingress")

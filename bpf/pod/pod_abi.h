@@ -22,7 +22,7 @@ struct device {
 	__u32 flags;		/* enum device_flags */
 	__u8 mac[6];		/* of the pod's end */
 	__u8 host_mac[6];	/* of the host's end */
-	__u32 index;		/* the device's own, which is the key of pod_meters */
+	__u32 index;		/* the key */
 	__u32 pad;
 	/* Limits of the pod's bandwidth, as it sees it, in bytes per second on the wire; 0: none. */
 	__u64 egress, ingress;

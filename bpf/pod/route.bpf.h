@@ -61,64 +61,83 @@ static __always_inline long look_up_route(struct __sk_buff *skb, struct packet *
 	return bpf_fib_lookup(skb, &p->fib, sizeof(p->fib), flags);
 }
 
-/* Takes one from the TTL or hop limit, as every router does. */
-static __always_inline long decrease_ttl(struct __sk_buff *skb, const struct packet *p)
+/* The MAC addresses that the pod's device expects; they are zero if it has none (netkit, L3). */
+static __always_inline void address_frame(struct ethhdr *eth, const struct device *d)
 {
-	struct {
-		__u8 ttl, protocol;
-		__sum16 check;
-	} v4 = {.ttl = p->ttl - 1, .protocol = p->protocol};
-	__u8 hop_limit = p->ttl - 1;
+	__builtin_memcpy(eth->h_dest, d->mac, ETH_ALEN);
+	__builtin_memcpy(eth->h_source, d->host_mac, ETH_ALEN);
+}
+
+struct frame_v4 {
+	struct ethhdr eth;
+	struct iphdr ip;
+} __attribute__((packed, aligned(8)));
+
+/* Takes one from the TTL, as every router does, and writes MAC addresses, unless to is NULL. */
+static __always_inline bool forward_v4(struct __sk_buff *skb, const struct device *to)
+{
+	const __u32 addresses = offsetof(struct frame_v4, ip.saddr), ttl = offsetof(struct frame_v4, ip.ttl);
+	struct frame_v4 frame;
 	__u32 sum;
 
-	if (p->family == AF_INET6)
-		return bpf_skb_store_bytes(skb, ETH_HLEN + offsetof(struct ipv6hdr, hop_limit), &hop_limit, sizeof(hop_limit),
-					   BPF_F_RECOMPUTE_CSUM);
+	if (!read_bytes(skb, 0, &frame, sizeof(frame)))
+		return false;
+	frame.ip.ttl--;
 	/* RFC 1141. The checksum makes up for the TTL, so that the sum of all bytes stays as it is. */
-	sum = p->check + bpf_htons(0x0100);
-	v4.check = sum + (sum >= 0xffff);
-	return bpf_skb_store_bytes(skb, ETH_HLEN + offsetof(struct iphdr, ttl), &v4, sizeof(v4), 0);
+	sum = frame.ip.check + bpf_htons(0x0100);
+	frame.ip.check = sum + (sum >= 0xffff);
+	if (!to)
+		return !bpf_skb_store_bytes(skb, ttl, (void *)&frame + ttl, addresses - ttl, 0);
+	address_frame(&frame.eth, to);
+	return !bpf_skb_store_bytes(skb, 0, &frame, addresses, 0);
 }
 
-/* Writes the MAC addresses that the pod's device expects; they are zero if it has none (netkit, L3). */
-static __always_inline long address_frame(struct __sk_buff *skb, const struct device *d)
+/* The same for IPv6. The hop limit comes last: if it was decreased and the packet went to the stack, the stack would
+ * decrease it again. */
+static __always_inline bool forward_v6(struct __sk_buff *skb, const struct device *to)
 {
-	struct {
-		__u8 destination[ETH_ALEN], source[ETH_ALEN];
-	} frame;
+	const __u32 at = ETH_HLEN + offsetof(struct ipv6hdr, hop_limit);
+	struct ethhdr eth;
+	__u8 hop_limit;
 
-	__builtin_memcpy(frame.destination, d->mac, ETH_ALEN);
-	__builtin_memcpy(frame.source, d->host_mac, ETH_ALEN);
-	return bpf_skb_store_bytes(skb, 0, &frame, sizeof(frame), 0);
+	if (!read_bytes(skb, at, &hop_limit, sizeof(hop_limit)))
+		return false;
+	if (to) {
+		eth.h_proto = bpf_htons(ETH_P_IPV6);
+		address_frame(&eth, to);
+		if (bpf_skb_store_bytes(skb, 0, &eth, sizeof(eth), 0))
+			return false;
+	}
+	hop_limit--;
+	return !bpf_skb_store_bytes(skb, at, &hop_limit, sizeof(hop_limit), BPF_F_RECOMPUTE_CSUM);
 }
 
-static __always_inline int deliver(struct __sk_buff *skb, const struct packet *p, const struct device *to, enum pod_count way)
+/* False: memory is short, and the packet is as it was. */
+static __always_inline bool forward(struct __sk_buff *skb, __u8 family, const struct device *to)
 {
-	int verdict;
+	return family == AF_INET ? forward_v4(skb, to) : forward_v6(skb, to);
+}
 
-	/* These fail only if memory is short. The TTL comes last: if it was decreased and the packet
-	 * went to the stack, the stack would decrease it again. */
-	if (address_frame(skb, to) || decrease_ttl(skb, p))
+static __always_inline int deliver(struct __sk_buff *skb, __u8 family, const struct route *r, enum pod_count way)
+{
+	if (!forward(skb, family, &r->to))
 		return pass(LEFT_LOOKUP);
-	/* After decrease_ttl, which uses the checksum that the packet arrived with: a mark of congestion changes
-	 * it. */
-	verdict = to_pod(skb, to);
-	if (verdict != TCX_NEXT)
-		return verdict;
+	if (!to_pod(skb, &r->to))
+		return TCX_DROP;
 	count(way);
-	return bpf_redirect_peer(p->fib.ifindex, 0);
+	return bpf_redirect_peer(r->to.index, 0);
 }
 
-static __always_inline int send(struct __sk_buff *skb, const struct packet *p)
+static __always_inline int send(struct __sk_buff *skb, __u8 family, const struct route *r)
 {
-	struct bpf_redir_neigh next = {.nh_family = p->fib.family};
+	struct bpf_redir_neigh next = {.nh_family = r->next_family};
 
-	if (decrease_ttl(skb, p))
+	if (!forward(skb, family, NULL))
 		return pass(LEFT_LOOKUP);
 	/* A route without a gateway leaves the destination there. */
-	__builtin_memcpy(next.ipv6_nh, p->fib.ipv6_dst, sizeof(next.ipv6_nh));
+	__builtin_memcpy(next.ipv6_nh, &r->next_hop, sizeof(next.ipv6_nh));
 	count(ROUTED_POD_TO_WIRE);
-	return bpf_redirect_neigh(p->fib.ifindex, &next, sizeof(next), 0);
+	return bpf_redirect_neigh(r->to.index, &next, sizeof(next), 0);
 }
 
 static __always_inline bool without_nat(const union address *a, __u8 family)
@@ -131,23 +150,27 @@ static __always_inline bool without_nat(const union address *a, __u8 family)
 	return of && *of == family;
 }
 
-/* Finds the device that the route of a packet leads to: UNDERSTOOD, or why the stack has to take the packet. */
-static __always_inline enum pod_count find_way(struct __sk_buff *skb, struct packet *p, const struct device **to)
+/* Looks up which device the packet's route leads to: UNDERSTOOD, or why the stack has to take the packet. */
+static __always_inline enum pod_count find_way(struct __sk_buff *skb, struct packet *p, struct route *r)
 {
 	long result;
 
-	p->asked_ns = bpf_ktime_get_coarse_ns();
+	p->asked = bpf_jiffies64();
 	if (needs_translation(skb, p))
 		return LEFT_NAT;
 	result = look_up_route(skb, p);
 	if (result)
 		return why_not(result);
-	*to = bpf_map_lookup_elem(&pod_devices, &p->fib.ifindex);
-	return *to && ((*to)->flags & DEVICE_ROUTED) ? UNDERSTOOD : LEFT_DEVICE;
+	if (!find_device(p->fib.ifindex, &r->to) || !(r->to.flags & DEVICE_ROUTED))
+		return LEFT_DEVICE;
+	__builtin_memcpy(&r->next_hop, p->fib.ipv6_dst, sizeof(r->next_hop));
+	r->next_family = p->fib.family;
+	r->length = p->length;
+	return UNDERSTOOD;
 }
 
 /* The way of a packet that a pod sent: UNDERSTOOD, or why the stack has to take the packet. */
-static __always_inline enum pod_count way_from_pod(struct __sk_buff *skb, struct packet *p, const struct device **to)
+static __always_inline enum pod_count way_from_pod(struct __sk_buff *skb, struct packet *p, struct route *r)
 {
 	const __u32 *here, *there;
 	enum pod_count why;
@@ -158,23 +181,23 @@ static __always_inline enum pod_count way_from_pod(struct __sk_buff *skb, struct
 	there = bpf_map_lookup_elem(&pod_addresses, &p->destination);
 	if (!there && !without_nat(&p->destination, p->family))
 		return LEFT_DESTINATION;
-	why = find_way(skb, p, to);
+	why = find_way(skb, p, r);
 	if (why != UNDERSTOOD)
 		return why;
-	if (p->fib.ifindex == skb->ifindex)
+	if (r->to.index == skb->ifindex)
 		return LEFT_DEVICE;
-	if ((*to)->flags & DEVICE_OUTER) {
+	if (r->to.flags & DEVICE_OUTER) {
 		/* A pod's address whose route leads to another host is treated as an address of that host. */
 		return there && !without_nat(&p->destination, p->family) ? LEFT_DESTINATION : UNDERSTOOD;
 	}
-	return there && *there == p->fib.ifindex ? UNDERSTOOD : LEFT_DESTINATION;
+	return there && *there == r->to.index ? UNDERSTOOD : LEFT_DESTINATION;
 }
 
 /* A packet that is not for a pod of this host, which is not counted: most are the host's own. */
 #define NOT_FOR_A_POD (NUM_POD_COUNTS + 1)
 
 /* The same for a packet that arrives from another host. */
-static __always_inline enum pod_count way_from_wire(struct __sk_buff *skb, struct packet *p, const struct device **to)
+static __always_inline enum pod_count way_from_wire(struct __sk_buff *skb, struct packet *p, struct route *r)
 {
 	const __u32 *there;
 	enum pod_count why;
@@ -184,24 +207,18 @@ static __always_inline enum pod_count way_from_wire(struct __sk_buff *skb, struc
 		return NOT_FOR_A_POD;
 	if (!without_nat(&p->source, p->family))
 		return LEFT_SOURCE;
-	why = find_way(skb, p, to);
+	why = find_way(skb, p, r);
 	if (why != UNDERSTOOD)
 		return why;
-	return *there == p->fib.ifindex ? UNDERSTOOD : LEFT_DEVICE;
+	return *there == r->to.index ? UNDERSTOOD : LEFT_DEVICE;
 }
 
-/* The same for either, from the cache if the flow's route is there. */
-static __always_inline enum pod_count way(struct __sk_buff *skb, struct packet *p, bool from_pod, const struct device **to)
+/* Keeps the result of a look-up for the flow's next packets, and returns it. */
+static __always_inline enum pod_count learn(struct __sk_buff *skb, struct flow *f, const struct packet *p, enum pod_count why,
+					    const struct route *r)
 {
-	struct flow *f = flow_of(p);
-	enum pod_count why;
-
-	*to = recall(skb, f, p);
-	if (*to)
-		return UNDERSTOOD;
-	why = from_pod ? way_from_pod(skb, p, to) : way_from_wire(skb, p, to);
 	if (why == UNDERSTOOD)
-		keep(skb, f, p);
+		keep(skb, f, p, r);
 	else if (why != NOT_FOR_A_POD)
 		forget(skb, f, p);
 	return why;
@@ -210,31 +227,48 @@ static __always_inline enum pod_count way(struct __sk_buff *skb, struct packet *
 /* A packet that a pod sent, at the host's end of its pair. */
 static __always_inline int route_from_pod(struct __sk_buff *skb)
 {
-	const struct device *to;
 	struct packet p = {};
+	struct flow *f = NULL;
 	enum pod_count why;
+	bool known = false;
+	struct route r;
 
 	why = parse(skb, &p);
-	if (why == UNDERSTOOD)
-		why = way(skb, &p, true, &to);
+	if (why == UNDERSTOOD) {
+		f = flow_of(&p);
+		known = recall(skb, f, &p, &r);
+	}
+	if (!known && !find_device(skb->ifindex, &r.from))
+		return TCX_NEXT;
+	if (!from_pod(skb, &r.from))
+		return TCX_DROP;
+	if (!(r.from.flags & DEVICE_ROUTED))
+		return TCX_NEXT;
+	if (why == UNDERSTOOD && !known)
+		why = learn(skb, f, &p, way_from_pod(skb, &p, &r), &r);
 	if (why != UNDERSTOOD)
 		return pass(why);
-	return to->flags & DEVICE_OUTER ? send(skb, &p) : deliver(skb, &p, to, ROUTED_POD_TO_POD);
+	return r.to.flags & DEVICE_OUTER ? send(skb, p.family, &r) : deliver(skb, p.family, &r, ROUTED_POD_TO_POD);
 }
 
 /* A packet that arrives from another host. */
 static __always_inline int route_from_wire(struct __sk_buff *skb)
 {
-	const struct device *to;
 	struct packet p = {};
 	enum pod_count why;
+	struct route r;
+	struct flow *f;
 
 	if (parse(skb, &p) != UNDERSTOOD)
 		return TCX_NEXT;	/* not counted: it may be the host's own */
-	why = way(skb, &p, false, &to);
-	if (why != UNDERSTOOD)
-		return pass(why);
-	return deliver(skb, &p, to, ROUTED_WIRE_TO_POD);
+	f = flow_of(&p);
+	if (!recall(skb, f, &p, &r)) {
+		r.from = (struct device){};
+		why = learn(skb, f, &p, way_from_wire(skb, &p, &r), &r);
+		if (why != UNDERSTOOD)
+			return pass(why);
+	}
+	return deliver(skb, p.family, &r, ROUTED_WIRE_TO_POD);
 }
 
 #endif

@@ -53,7 +53,7 @@ var mayImport = map[string][]string{
 	"netns":     {"thread"},
 	"poddevice": {"netns", "pod", "rtnetlink"},
 	"podnet":    {"netns", "pod", "sysctl", "undo"},
-	"podlink":   {"netns", "pod", "rtnetlink"},
+	"podlink":   {"jiffies", "netns", "pod", "rtnetlink"},
 	"podrecord": {"filelock", "pod", "regular"},
 	"regular":   {},
 	"store":     {"filelock", "sysctl"},

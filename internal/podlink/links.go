@@ -16,6 +16,7 @@ import (
 	"github.com/cilium/ebpf/link"
 	"golang.org/x/sys/unix"
 
+	"github.com/tcpilot/tcpilot/internal/jiffies"
 	"github.com/tcpilot/tcpilot/internal/netns"
 	"github.com/tcpilot/tcpilot/internal/pod"
 )
@@ -105,7 +106,7 @@ func (l *Links) loadWith(pins string, conntrack bool) error {
 	if err != nil {
 		return fmt.Errorf("read embedded object pod: %w", err)
 	}
-	for name, value := range map[string]any{"has_conntrack": conntrack, "flow_seed": rand.Uint32()} {
+	for name, value := range map[string]any{"has_conntrack": conntrack, "flow_seed": rand.Uint32(), "jiffy_us": jiffies.Micros()} {
 		if err := spec.Variables[name].Set(value); err != nil {
 			return fmt.Errorf("set %s: %w", name, err)
 		}
@@ -234,11 +235,11 @@ func (l *Links) setPod(g *goal, p *Pod) error {
 		d.Flags |= uint32(abiDeviceFlagsDEVICE_BIG)
 	}
 	if p.Limits != (pod.Bandwidth{}) || p.Big {
-		d.Index, d.Egress, d.Ingress = uint32(p.HostIndex), p.Limits.Egress/8, p.Limits.Ingress/8
-		if err := l.meters.add(d.Index); err != nil {
+		d.Egress, d.Ingress = p.Limits.Egress/8, p.Limits.Ingress/8
+		if err := l.meters.add(uint32(p.HostIndex)); err != nil {
 			return err
 		}
-		g.metered[d.Index] = true
+		g.metered[uint32(p.HostIndex)] = true
 	}
 	if err := l.setDevice(g, p.HostIndex, d, &l.programs.podOut, &l.programs.podIn); err != nil {
 		return err
@@ -251,7 +252,8 @@ func (l *Links) setPod(g *goal, p *Pod) error {
 // setDevice attaches programs to a device. The device is in the goal only if all of them are attached, so that
 // both directions of a connection are treated alike.
 func (l *Links) setDevice(g *goal, ifindex int, d abiDevice, programs ...*program) error {
-	row := map[uint32]abiDevice{uint32(ifindex): d}
+	d.Index = uint32(ifindex)
+	row := map[uint32]abiDevice{d.Index: d}
 	if err := l.devices.add(row); err != nil {
 		return err
 	}

@@ -27,6 +27,7 @@ const (
 	podProgTcpilotWireIn = "tcpilot_wire_in"
 	podVarFlowSeed       = "flow_seed"
 	podVarHasConntrack   = "has_conntrack"
+	podVarJiffyUs        = "jiffy_us"
 )
 
 // loadPod returns the embedded CollectionSpec for pod.
@@ -94,6 +95,7 @@ type podMapSpecs struct {
 type podVariableSpecs struct {
 	FlowSeed     *ebpf.VariableSpec `ebpf:"flow_seed"`
 	HasConntrack *ebpf.VariableSpec `ebpf:"has_conntrack"`
+	JiffyUs      *ebpf.VariableSpec `ebpf:"jiffy_us"`
 }
 
 // podObjects contains all objects after they have been loaded into the kernel.
@@ -141,6 +143,7 @@ func (m *podMaps) Close() error {
 type podVariables struct {
 	FlowSeed     *ebpf.Variable `ebpf:"flow_seed"`
 	HasConntrack *ebpf.Variable `ebpf:"has_conntrack"`
+	JiffyUs      *ebpf.Variable `ebpf:"jiffy_us"`
 }
 
 // podPrograms contains all programs after they have been loaded into the kernel.
