@@ -14,7 +14,7 @@ import (
 	"github.com/tcpilot/tcpilot/internal/testenv"
 )
 
-// A connection whose way is known takes the new one when a route changes.
+// A connection whose way is known takes the new one when a route or a device changes.
 func TestRootFlowFollowsRoutes(t *testing.T) {
 	r := newRig(t)
 	r.open()
@@ -32,13 +32,18 @@ func TestRootFlowFollowsRoutes(t *testing.T) {
 				_, _ = c.Write([]byte("x")) // an error may be the answer to an earlier one
 			}
 		}
+		// settle makes a change, and waits until it is known.
+		settle := func(change func()) {
+			t.Helper()
+			change()
+			for until := coarse(t) + 11*time.Millisecond; coarse(t) < until; { // FLOW_US
+				time.Sleep(time.Millisecond)
+			}
+		}
 		// leftover is how many more are routed, at most, once a change is known.
 		leftover := func(counter string, change func()) uint64 {
 			t.Helper()
-			change()
-			for until := coarse(t) + 11*time.Millisecond; coarse(t) < until; { // FLOW_NS
-				time.Sleep(time.Millisecond)
-			}
+			settle(change)
 			before := r.counts()[counter]
 			for range 20 {
 				_, _ = c.Write([]byte("x"))
@@ -63,11 +68,26 @@ func TestRootFlowFollowsRoutes(t *testing.T) {
 		if n := leftover("pod-to-wire", func() { r.node.Do(t, func() { r.set(w) }) }); n > 0 {
 			t.Errorf("%d packets were routed to a device that is not for routing any more", n)
 		}
+		w = r.wanted()
+		w.Pods[0].Route = false
+		if n := leftover("pod-to-wire", func() { r.node.Do(t, func() { r.set(w) }) }); n > 0 {
+			t.Errorf("%d packets of a pod were routed that is not to be routed any more", n)
+		}
+		r.node.Do(t, func() { r.set(r.wanted()) })
+		await("pod-to-wire")
+		w = r.wanted()
+		w.Pods[0].Limits.Egress = 1e9
+		settle(func() { r.node.Do(t, func() { r.set(w) }) })
+		routed, passed := r.counts()["pod-to-wire"], r.links.Meters(r.a.HostIndex).Egress.Passed
+		_, _ = c.Write([]byte("x"))
+		if r.counts()["pod-to-wire"] != routed+1 || r.links.Meters(r.a.HostIndex).Egress.Passed == passed {
+			t.Error("a pod's limit does not apply to a connection whose route is known")
+		}
 		r.node.Do(t, func() { r.set(r.wanted()) })
 	})
 }
 
-// coarse is the clock of the cache, CLOCK_MONOTONIC_COARSE.
+// coarse is CLOCK_MONOTONIC_COARSE, which advances with the cache's clock.
 func coarse(t *testing.T) time.Duration {
 	t.Helper()
 	var now unix.Timespec
@@ -83,7 +103,7 @@ func (r *rig) knownFlows() (n int) {
 	var at uint32
 	var flow []byte
 	for all := r.links.objs.PodFlows.Iterate(); all.Next(&at, &flow); {
-		if until := binary.NativeEndian.Uint64(flow[8:]); until > 0 { // after lock and device (struct flow)
+		if until := binary.NativeEndian.Uint64(flow[8:]); until > 0 { // after the lock (struct flow)
 			n++
 		}
 	}
