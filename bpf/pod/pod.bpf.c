@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 /*
  * Programs on the network devices of pods, attached from the host's side, so that a pod can neither
- * see nor remove them. What a pod sends arrives at the ingress of the host's end of its pair; what
- * the host's stack sends to the pod leaves by the egress of that end. Packets from other hosts arrive
- * at the ingress of an outer device.
+ * see nor remove them. What a pod sends arrives at the ingress of the host's end of its pair, or is seen before if the
+ * pair is netkit; what the host's stack sends to the pod leaves by the egress of that end. Packets from other hosts
+ * arrive at the ingress of an outer device.
  *
  * Programs and filters of others that run before these see packets unchanged. A packet that is left to the
  * stack goes on to those that run after these.
@@ -34,7 +34,15 @@ static __always_inline bool from_pod(struct __sk_buff *skb, const struct device 
 SEC("tcx/ingress")
 int tcpilot_pod_out(struct __sk_buff *skb)
 {
-	return route_from_pod(skb);
+	return route_from_pod(skb, HOOK_TCX);
+}
+
+/* The same for a pod with a netkit pair: while the pod transmits, before the packet waits for the host to receive it. The
+ * kernel has set the packet's device to the host's end already (netkit_xmit). */
+SEC("netkit/peer")
+int tcpilot_nk_out(struct __sk_buff *skb)
+{
+	return route_from_pod(skb, HOOK_NETKIT);
 }
 
 SEC("tcx/egress")

@@ -118,6 +118,7 @@ static __always_inline bool forward(struct __sk_buff *skb, __u8 family, const st
 	return family == AF_INET ? forward_v4(skb, to) : forward_v6(skb, to);
 }
 
+/* To a pod of this host, which need not see the packet at the host's end of its pair. Only at tcx ingress. */
 static __always_inline int deliver(struct __sk_buff *skb, __u8 family, const struct route *r, enum pod_count way)
 {
 	if (!forward(skb, family, &r->to))
@@ -126,6 +127,15 @@ static __always_inline int deliver(struct __sk_buff *skb, __u8 family, const str
 		return TCX_DROP;
 	count(way);
 	return bpf_redirect_peer(r->to.index, 0);
+}
+
+/* The same where the kernel cannot do that: by the host's end, whose own program does what to_pod does. */
+static __always_inline int hand_over(struct __sk_buff *skb, __u8 family, const struct route *r)
+{
+	if (!forward(skb, family, &r->to))
+		return pass(LEFT_LOOKUP);
+	count(ROUTED_POD_TO_POD);
+	return bpf_redirect(r->to.index, 0);
 }
 
 static __always_inline int send(struct __sk_buff *skb, __u8 family, const struct route *r)
@@ -224,8 +234,13 @@ static __always_inline enum pod_count learn(struct __sk_buff *skb, struct flow *
 	return why;
 }
 
-/* A packet that a pod sent, at the host's end of its pair. */
-static __always_inline int route_from_pod(struct __sk_buff *skb)
+enum hook {
+	HOOK_TCX,	/* ingress of the host's end of a pod's pair */
+	HOOK_NETKIT,	/* the pod's end, which is transmitting */
+};
+
+/* A packet that a pod sent. */
+static __always_inline int route_from_pod(struct __sk_buff *skb, enum hook hook)
 {
 	struct packet p = {};
 	struct flow *f = NULL;
@@ -248,7 +263,9 @@ static __always_inline int route_from_pod(struct __sk_buff *skb)
 		why = learn(skb, f, &p, way_from_pod(skb, &p, &r), &r);
 	if (why != UNDERSTOOD)
 		return pass(why);
-	return r.to.flags & DEVICE_OUTER ? send(skb, p.family, &r) : deliver(skb, p.family, &r, ROUTED_POD_TO_POD);
+	if (r.to.flags & DEVICE_OUTER)
+		return send(skb, p.family, &r);
+	return hook == HOOK_TCX ? deliver(skb, p.family, &r, ROUTED_POD_TO_POD) : hand_over(skb, p.family, &r);
 }
 
 /* A packet that arrives from another host. */

@@ -11,6 +11,8 @@ import (
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
+
+	"github.com/tcpilot/tcpilot/internal/rtnetlink"
 )
 
 // program is a program that is attached to devices.
@@ -21,18 +23,31 @@ type program struct {
 	id   ebpf.ProgramID
 }
 
-// programs are the two programs of pods' devices, and the one of outer devices (which lead to other hosts).
-type programs struct{ podOut, podIn, wireIn program }
+// programs are those for what pods send by veth and by netkit pairs, and for what they receive, and the one of outer devices
+// (which lead to other hosts).
+type programs struct{ podOut, netkitOut, podIn, wireIn program }
 
-func (p *programs) all() []*program { return []*program{&p.podOut, &p.podIn, &p.wireIn} }
+func (p *programs) all() []*program { return []*program{&p.podOut, &p.netkitOut, &p.podIn, &p.wireIn} }
 
 // named are the programs before they are loaded: their names and attach types.
 func named() programs {
 	return programs{
-		podOut: program{name: "tcpilot_pod_out", at: ebpf.AttachTCXIngress},
-		podIn:  program{name: "tcpilot_pod_in", at: ebpf.AttachTCXEgress},
-		wireIn: program{name: "tcpilot_wire_in", at: ebpf.AttachTCXIngress},
+		podOut:    program{name: "tcpilot_pod_out", at: ebpf.AttachTCXIngress},
+		netkitOut: program{name: "tcpilot_nk_out", at: ebpf.AttachNetkitPeer},
+		podIn:     program{name: "tcpilot_pod_in", at: ebpf.AttachTCXEgress},
+		wireIn:    program{name: "tcpilot_wire_in", at: ebpf.AttachTCXIngress},
 	}
+}
+
+// out is the program for what a pod sends by a device. A netkit pair whose primary end is in the pod, which no known
+// plugin makes, refuses programs of the host.
+func (p *programs) out(host rtnetlink.Link) *program {
+	if host.Kind == "netkit" {
+		if _, _, err := p.netkitOut.attached(host.Index); err == nil {
+			return &p.netkitOut
+		}
+	}
+	return &p.podOut
 }
 
 // marker is the name of a map that each of tcpilot's programs on devices uses. The tag of a program
@@ -58,7 +73,7 @@ func (l *Links) attach(p *program, ifindex int) error {
 		l.adopted = true
 		return detachAll(slices.Delete(ours, i, i+1))
 	}
-	created, err := link.AttachTCX(link.TCXOptions{Interface: ifindex, Program: p.prog, Attach: p.at})
+	created, err := p.link(ifindex)
 	if err != nil {
 		return fmt.Errorf("attach %s to device %d: %w", p.name, ifindex, err)
 	}
@@ -67,6 +82,13 @@ func (l *Links) attach(p *program, ifindex int) error {
 		return err
 	}
 	return detachAll(ours) // which could not be adopted
+}
+
+func (p *program) link(ifindex int) (link.Link, error) {
+	if p.at == ebpf.AttachNetkitPeer {
+		return link.AttachNetkit(link.NetkitOptions{Interface: ifindex, Program: p.prog, Attach: p.at})
+	}
+	return link.AttachTCX(link.TCXOptions{Interface: ifindex, Program: p.prog, Attach: p.at})
 }
 
 // attached lists the links by which programs of this name of earlier processes of tcpilot are attached to a device.
@@ -194,7 +216,7 @@ func (p *programs) eachAttached(f func(p *program, ifindex int, ours []link.ID))
 	for _, d := range devices {
 		for _, one := range p.all() {
 			ours, _, err := one.attached(d.Index)
-			if err == nil && len(ours) > 0 { // an error: the kernel has no tcx, or the device is gone
+			if err == nil && len(ours) > 0 { // an error: the kernel has no such hook, the device is of another kind or is gone
 				f(one, d.Index, ours)
 			}
 		}

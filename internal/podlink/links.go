@@ -13,7 +13,6 @@ import (
 	"sync"
 
 	"github.com/cilium/ebpf"
-	"github.com/cilium/ebpf/link"
 	"golang.org/x/sys/unix"
 
 	"github.com/tcpilot/tcpilot/internal/jiffies"
@@ -132,7 +131,8 @@ func (l *Links) loadWith(pins string, conntrack bool) error {
 	if err != nil {
 		return fmt.Errorf("load programs of pods' devices: %w", err)
 	}
-	l.programs.podOut.prog, l.programs.podIn.prog, l.programs.wireIn.prog = l.objs.TcpilotPodOut, l.objs.TcpilotPodIn, l.objs.TcpilotWireIn
+	l.programs.podOut.prog, l.programs.netkitOut.prog = l.objs.TcpilotPodOut, l.objs.TcpilotNkOut
+	l.programs.podIn.prog, l.programs.wireIn.prog = l.objs.TcpilotPodIn, l.objs.TcpilotWireIn
 	for _, p := range l.programs.all() {
 		info, err := p.prog.Info()
 		if err != nil {
@@ -215,7 +215,7 @@ func (l *Links) setPod(g *goal, p *Pod) error {
 	devices, known := l.found[where]
 	// If the program is attached, the index still belongs to the device that was verified, because a link ends with
 	// its device.
-	if _, attached, err := l.programs.podOut.attached(p.HostIndex); err != nil || !attached || !known {
+	if _, attached, err := l.programs.podIn.attached(p.HostIndex); err != nil || !attached || !known {
 		if devices, err = find(p.Pod); err != nil {
 			return err
 		}
@@ -241,7 +241,7 @@ func (l *Links) setPod(g *goal, p *Pod) error {
 		}
 		g.metered[uint32(p.HostIndex)] = true
 	}
-	if err := l.setDevice(g, p.HostIndex, d, &l.programs.podOut, &l.programs.podIn); err != nil {
+	if err := l.setDevice(g, p.HostIndex, d, l.programs.out(devices.host), &l.programs.podIn); err != nil {
 		return err
 	}
 	g.found[where] = devices
@@ -340,7 +340,7 @@ func Try() error {
 func (l *Links) tryAttach() error {
 	return netns.InNew(func() error {
 		const loopback = 1 // the index of the first device of a namespace
-		at, err := link.AttachTCX(link.TCXOptions{Interface: loopback, Program: l.programs.podOut.prog, Attach: l.programs.podOut.at})
+		at, err := l.programs.podOut.link(loopback)
 		if errors.Is(err, ebpf.ErrNotSupported) || errors.Is(err, unix.EINVAL) {
 			return fmt.Errorf("this kernel has no tcx links (needs Linux 6.6): %w", err)
 		}

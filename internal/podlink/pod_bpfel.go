@@ -22,6 +22,7 @@ const (
 	podMapPodFlows       = "pod_flows"
 	podMapPodMeters      = "pod_meters"
 	podMapPodNetworks    = "pod_networks"
+	podProgTcpilotNkOut  = "tcpilot_nk_out"
 	podProgTcpilotPodIn  = "tcpilot_pod_in"
 	podProgTcpilotPodOut = "tcpilot_pod_out"
 	podProgTcpilotWireIn = "tcpilot_wire_in"
@@ -72,6 +73,7 @@ type podSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type podProgramSpecs struct {
+	TcpilotNkOut  *ebpf.ProgramSpec `ebpf:"tcpilot_nk_out"`
 	TcpilotPodIn  *ebpf.ProgramSpec `ebpf:"tcpilot_pod_in"`
 	TcpilotPodOut *ebpf.ProgramSpec `ebpf:"tcpilot_pod_out"`
 	TcpilotWireIn *ebpf.ProgramSpec `ebpf:"tcpilot_wire_in"`
@@ -150,6 +152,7 @@ type podVariables struct {
 //
 // It can be passed to loadPodObjects or ebpf.CollectionSpec.LoadAndAssign.
 type podPrograms struct {
+	TcpilotNkOut  *ebpf.Program `ebpf:"tcpilot_nk_out"`
 	TcpilotPodIn  *ebpf.Program `ebpf:"tcpilot_pod_in"`
 	TcpilotPodOut *ebpf.Program `ebpf:"tcpilot_pod_out"`
 	TcpilotWireIn *ebpf.Program `ebpf:"tcpilot_wire_in"`
@@ -157,6 +160,7 @@ type podPrograms struct {
 
 func (p *podPrograms) Close() error {
 	return _PodClose(
+		p.TcpilotNkOut,
 		p.TcpilotPodIn,
 		p.TcpilotPodOut,
 		p.TcpilotWireIn,

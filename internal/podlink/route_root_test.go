@@ -14,8 +14,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/tcpilot/tcpilot/internal/pod"
-	"github.com/tcpilot/tcpilot/internal/poddevice"
 	"github.com/tcpilot/tcpilot/internal/testenv"
 )
 
@@ -41,37 +39,6 @@ func TestRootRoute(t *testing.T) {
 			t.Errorf("from the other node: %v", got)
 		}
 	})
-}
-
-// The same with each kind of device that the kernel has; netkit is tried under other kernels (test/vm).
-func TestRootKindsOfDevices(t *testing.T) {
-	testenv.Root(t)
-	for _, kind := range poddevice.Try() {
-		if kind.Err != nil && kind.Device == pod.Netkit {
-			t.Log(kind.Err)
-			continue
-		}
-		t.Run(string(kind.Device), func(t *testing.T) {
-			r := newRig(t)
-			if kind.Device == pod.Netkit {
-				r.a, r.b = r.node.AddNetkitPod(t), r.node.AddNetkitPod(t)
-			}
-			r.open()
-			r.set(r.wanted())
-			forEach(t, func(t *testing.T, address func(*testenv.Pod) netip.Addr) {
-				if got := r.grown(func() { exchange(t, r.a.NS, r.b.NS, address(r.b), 1<<18) }); got["pod-to-pod"] == 0 || len(got) != 1 {
-					t.Errorf("on the node: %v", got)
-				}
-				got := r.grown(func() { exchange(t, r.a.NS, r.c.NS, address(r.c), 1<<18) })
-				if got["pod-to-wire"] == 0 || got["wire-to-pod"] == 0 || len(got) != 2 {
-					t.Errorf("to the other node: %v", got)
-				}
-				if got := arrivingTTL(t, r.c.NS, r.a.NS, address(r.a)); got != 62 {
-					t.Errorf("TTL %d", got)
-				}
-			})
-		})
-	}
 }
 
 // Each host on the way decreases the TTL by one, also without its stack, and the packet is intact.
