@@ -17,7 +17,9 @@ static __always_inline bool read_bytes(struct __sk_buff *skb, __u32 offset, void
 
 	if (at + len > end)
 		return !bpf_skb_load_bytes(skb, offset, to, len);
-	/* Unaligned loads of packets are allowed where the CPU can do them. Without this, the compiler loads single bytes. */
+	/* Unaligned loads of packets are allowed where the CPU can do them. Without this, the compiler loads single bytes; it must
+	 * not apply what it assumes of one place to another. */
+	asm volatile("" : "+r"(at));
 	__builtin_memcpy(to, __builtin_assume_aligned(at, 8), len);
 	return true;
 }

@@ -80,7 +80,7 @@ static __always_inline bool forward_v4(struct __sk_buff *skb, const struct devic
 	struct frame_v4 frame;
 	__u32 sum;
 
-	if (!read_bytes(skb, 0, &frame, sizeof(frame)))
+	if (!read_bytes(skb, 0, &frame, addresses))
 		return false;
 	frame.ip.ttl--;
 	/* RFC 1141. The checksum makes up for the TTL, so that the sum of all bytes stays as it is. */
@@ -89,6 +89,7 @@ static __always_inline bool forward_v4(struct __sk_buff *skb, const struct devic
 	if (!to)
 		return !bpf_skb_store_bytes(skb, ttl, (void *)&frame + ttl, addresses - ttl, 0);
 	address_frame(&frame.eth, to);
+	frame.eth.h_proto = bpf_htons(ETH_P_IP);	/* a pod that transmits may have written something else there */
 	return !bpf_skb_store_bytes(skb, 0, &frame, addresses, 0);
 }
 
@@ -112,7 +113,7 @@ static __always_inline bool forward_v6(struct __sk_buff *skb, const struct devic
 	return !bpf_skb_store_bytes(skb, at, &hop_limit, sizeof(hop_limit), BPF_F_RECOMPUTE_CSUM);
 }
 
-/* False: memory is short, and the packet is as it was. */
+/* False: memory is short, and the packet's IP header is as it was. */
 static __always_inline bool forward(struct __sk_buff *skb, __u8 family, const struct device *to)
 {
 	return family == AF_INET ? forward_v4(skb, to) : forward_v6(skb, to);
@@ -173,6 +174,7 @@ static __always_inline enum pod_count find_way(struct __sk_buff *skb, struct pac
 		return why_not(result);
 	if (!find_device(p->fib.ifindex, &r->to) || !(r->to.flags & DEVICE_ROUTED))
 		return LEFT_DEVICE;
+	r->to.index = p->fib.ifindex;	/* the row of an earlier build may not have it */
 	__builtin_memcpy(&r->next_hop, p->fib.ipv6_dst, sizeof(r->next_hop));
 	r->next_family = p->fib.family;
 	r->length = p->length;

@@ -78,6 +78,7 @@ func TestRootFlowFollowsRoutes(t *testing.T) {
 		w = r.wanted()
 		w.Pods[0].Limits.Egress = 1e9
 		settle(func() { r.node.Do(t, func() { r.set(w) }) })
+		_, _ = c.Write([]byte("x")) // its route is looked up
 		routed, passed := r.counts()["pod-to-wire"], r.links.Meters(r.a.HostIndex).Egress.Passed
 		_, _ = c.Write([]byte("x"))
 		if r.counts()["pod-to-wire"] != routed+1 || r.links.Meters(r.a.HostIndex).Egress.Passed == passed {

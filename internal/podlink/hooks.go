@@ -10,8 +10,10 @@ import (
 	"slices"
 
 	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/features"
 	"github.com/cilium/ebpf/link"
 
+	"github.com/tcpilot/tcpilot/internal/pod"
 	"github.com/tcpilot/tcpilot/internal/rtnetlink"
 )
 
@@ -39,15 +41,21 @@ func named() programs {
 	}
 }
 
-// out is the program for what a pod sends by a device. A netkit pair whose primary end is in the pod, which no known
-// plugin makes, refuses programs of the host.
-func (p *programs) out(host rtnetlink.Link) *program {
-	if host.Kind == "netkit" {
-		if _, _, err := p.netkitOut.attached(host.Index); err == nil {
-			return &p.netkitOut
-		}
+// out is the program for what a pod sends, and other the one that it replaces. What the program of netkit pairs routes passes
+// nothing at the ingress of the host's end, and what it does not route passes in spite of a policy of the pair. So it is for pairs that
+// tcpilot-cni made, and where nobody else has programs.
+func (p *programs) out(of *pod.Pod, host rtnetlink.Link) (out, other *program) {
+	if of.Made && host.Kind == "netkit" && netkitRedirects() && p.netkitOut.isAlone(host.Index) && p.podOut.isAlone(host.Index) {
+		return &p.netkitOut, &p.podOut
 	}
-	return &p.podOut
+	return &p.podOut, &p.netkitOut
+}
+
+// netkitRedirects reports whether programs at a netkit pair may redirect packets. That crashes Linux 6.11.0 and 6.11.1
+// (157f29152b61, "netkit: Assign missing bpf_net_context"), which distributions do not tell apart from later ones.
+func netkitRedirects() bool {
+	version, err := features.LinuxVersionCode()
+	return err == nil && version>>8 != 6<<8|11
 }
 
 // marker is the name of a map that each of tcpilot's programs on devices uses. The tag of a program
@@ -82,6 +90,12 @@ func (l *Links) attach(p *program, ifindex int) error {
 		return err
 	}
 	return detachAll(ours) // which could not be adopted
+}
+
+// isAlone reports whether no program of others is attached where this one would be.
+func (p *program) isAlone(ifindex int) bool {
+	on, err := link.QueryPrograms(link.QueryOptions{Target: ifindex, Attach: p.at})
+	return err == nil && !slices.ContainsFunc(on.Programs, func(a link.AttachedProgram) bool { return a.ID != p.id && !isOurs(a.ID, p.name) })
 }
 
 func (p *program) link(ifindex int) (link.Link, error) {

@@ -128,3 +128,43 @@ func TestRootKindsMixed(t *testing.T) {
 		})
 	})
 }
+
+// The program of netkit pairs gives way to that of tcx where another plugin made the pair, or somebody else has a program; each
+// time there is one of the two.
+func TestRootKindsGiveWay(t *testing.T) {
+	forEachKind(t, func(t *testing.T, r *rig, hook ebpf.AttachType) {
+		check := func(what string, want ebpf.AttachType, others ...string) {
+			t.Helper()
+			if got := r.grown(func() { exchange(t, r.a.NS, r.c.NS, r.c.V4, 1000) }); got["pod-to-wire"] == 0 || got["wire-to-pod"] == 0 || len(got) != 2 {
+				t.Errorf("%s: %v", what, got)
+			}
+			for _, at := range []ebpf.AttachType{ebpf.AttachTCXIngress, hook} {
+				expected := slices.Clone(others)
+				if at == want {
+					expected = append(expected, map[ebpf.AttachType]string{ebpf.AttachTCXIngress: "tcpilot_pod_out", ebpf.AttachNetkitPeer: "tcpilot_nk_out"}[at])
+				}
+				if at != ebpf.AttachTCXIngress {
+					expected = expected[len(others):]
+				}
+				if got, _ := onDevice(t, r.a.HostIndex, at); !slices.Equal(got, expected) {
+					t.Errorf("%s: %q at hook %v, want %q", what, got, at, expected)
+				}
+			}
+		}
+		w := r.wanted()
+		w.Pods[0].Made = false
+		r.set(w)
+		check("of another plugin", ebpf.AttachTCXIngress)
+		if err := r.links.Close(); err != nil {
+			t.Fatal(err)
+		}
+		r.open() // as after an upgrade
+		r.set(r.wanted())
+		check("made here", hook)
+		foreign(t, r.a.HostIndex, "other")
+		r.set(r.wanted())
+		if hook == ebpf.AttachNetkitPeer {
+			check("beside another one", ebpf.AttachTCXIngress, "other")
+		}
+	})
+}

@@ -241,8 +241,15 @@ func (l *Links) setPod(g *goal, p *Pod) error {
 		}
 		g.metered[uint32(p.HostIndex)] = true
 	}
-	if err := l.setDevice(g, p.HostIndex, d, l.programs.out(devices.host), &l.programs.podIn); err != nil {
+	out, other := l.programs.out(p.Pod, devices.host)
+	if err := l.setDevice(g, p.HostIndex, d, out, &l.programs.podIn); err != nil {
 		return err
+	}
+	// Both would count what the pod sends. An error: the device has no such hook.
+	if ours, _, err := other.attached(p.HostIndex); err == nil {
+		if err := detachAll(ours); err != nil {
+			return err
+		}
 	}
 	g.found[where] = devices
 	maps.Copy(g.addresses, rows)

@@ -66,7 +66,7 @@ func record(t testing.TB, p *testenv.Pod) *pod.Pod {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &pod.Pod{Container: p.Host, Interface: "eth0", NetNS: p.Path(), Cookie: cookie, Link: pod.Link{
+	return &pod.Pod{Container: p.Host, Interface: "eth0", NetNS: p.Path(), Cookie: cookie, Made: true, Link: pod.Link{
 		Device: pod.Veth, Index: p.Index, HostIndex: p.HostIndex,
 		Addresses: []netip.Prefix{netip.PrefixFrom(p.V4, 32), netip.PrefixFrom(p.V6, 128)},
 	}}
