@@ -20,6 +20,12 @@ func routed(t *testing.T) *testenv.NS {
 		"route add default via 10.1.0.9", "route add 10.7.0.0/16 via 10.1.0.9 initcwnd 20", "-6 route add fd07::/32 dev d0"} {
 		ip(t, ns, command)
 	}
+	// The kernel adds routes of IPv6 once it has noticed that both ends are up.
+	for begun := time.Now(); strings.Count(routesIn(t, ns), "local fe80::") < 2; time.Sleep(10 * time.Millisecond) {
+		if time.Since(begun) > 10*time.Second {
+			t.Fatalf("routes:\n%s", routesIn(t, ns))
+		}
+	}
 	return ns
 }
 
