@@ -245,8 +245,8 @@ func (l *Links) setPod(g *goal, p *Pod) error {
 	if err := l.setDevice(g, p.HostIndex, d, out, &l.programs.podIn); err != nil {
 		return err
 	}
-	// Both would count what the pod sends. An error: the device has no such hook.
-	if ours, _, err := other.attached(p.HostIndex); err == nil {
+	if !known { // an earlier process's would count what the pod sends as well; one of this process goes at the end
+		ours, _, _ := other.attached(p.HostIndex) // an error: the device has no such hook
 		if err := detachAll(ours); err != nil {
 			return err
 		}
