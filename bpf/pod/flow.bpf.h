@@ -80,7 +80,7 @@ static __always_inline bool recall(struct __sk_buff *skb, struct flow *f, const 
 		return false;
 	key_of(skb, p, &key);
 	bpf_spin_lock(&f->lock);
-	known = f->until && p->length <= f->route.length && is_same_flow(&f->key, &key);
+	known = f->until && p->length <= f->route.mtu && is_same_flow(&f->key, &key);
 	if (known)
 		*r = f->route;
 	bpf_spin_unlock(&f->lock);

@@ -77,7 +77,7 @@ struct route {
 	struct device from;	/* that of the pod which sent it */
 	struct device to;
 	union address next_hop;	/* as bpf_fib_lookup returns it */
-	__u16 length;		/* bytes from the IP header on, which the MTU of the route allows */
+	__u16 mtu;		/* bytes from the IP header on */
 	__u8 next_family;
 	__u8 pad[5];
 };

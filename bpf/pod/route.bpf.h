@@ -177,7 +177,7 @@ static __always_inline enum pod_count find_way(struct __sk_buff *skb, struct pac
 	r->to.index = p->fib.ifindex;	/* the row of an earlier build may not have it */
 	__builtin_memcpy(&r->next_hop, p->fib.ipv6_dst, sizeof(r->next_hop));
 	r->next_family = p->fib.family;
-	r->length = p->length;
+	r->mtu = p->fib.mtu_result;
 	return UNDERSTOOD;
 }
 

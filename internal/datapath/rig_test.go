@@ -182,7 +182,8 @@ func (r *rig) find(t testing.TB, what string, is func(*tcp.Sample) bool) tcp.Sam
 		all := fmt.Sprintf("%+v", r.samples)
 		r.mu.Unlock()
 		if time.Now().After(deadline) {
-			t.Fatalf("no sample of %s; there are %.4000s", what, all)
+			counters, _ := r.Counters()
+			t.Fatalf("no sample of %s; %+v, runs missed %d; there are %.4000s", what, counters, r.missedRuns(), all)
 		}
 		time.Sleep(2 * time.Millisecond)
 	}
@@ -242,14 +243,18 @@ func (r *rig) await(t testing.TB, n, least int, is func(*tcp.Sample) bool) (out 
 		time.Sleep(2 * time.Millisecond)
 	}
 	counters, _ := r.Counters()
-	var missed []uint64
+	t.Fatalf("%d of %d samples arrived; %+v, runs missed %d", len(out), n, counters, r.missedRuns())
+	return nil
+}
+
+// missedRuns is how often the kernel did not run each program at its hook.
+func (r *rig) missedRuns() (missed []uint64) {
 	for _, p := range r.objs.hooks() {
 		if st, err := p.Stats(); err == nil {
 			missed = append(missed, st.RecursionMisses)
 		}
 	}
-	t.Fatalf("%d of %d samples arrived; %+v, runs missed %d", len(out), n, counters, missed)
-	return nil
+	return missed
 }
 
 // ofConn is the final sample of one socket.
