@@ -62,6 +62,7 @@ func TestRootBigPackets(t *testing.T) {
 			grown := r.grown(func() {
 				for range 30 { // how much is sent at once depends on the window, and so on the machine
 					exchange(t, r.a.NS, r.c.NS, address(r.c), 4<<20)
+					exchange(t, r.c.NS, r.a.NS, address(r.a), 4<<20) // what is sent back may be sent in smaller pieces
 					now := r.links.Meters(r.a.HostIndex)
 					sent, received = now.Egress.Big-before.Egress.Big, now.Ingress.Big-before.Ingress.Big
 					if !big || sent > 0 && received > 0 {
