@@ -2,21 +2,19 @@
 /* A cache of routes by flow. To look a route up takes 1,300 to 2,100 instructions more than to find it here, most of
  * them for the kernel's look-up and for the question whether the connection is translated.
  *
- * A change of a route, a rule, an address or a translation takes effect when the entry is FLOW_US old, or earlier. The first packets of a
+ * A change of a route, a rule, an address, a device's row or a translation takes effect FLOW_US later at most. The first packets of a
  * TCP connection (SYN) are always looked up, so that another connection with the same addresses and ports, which may be
  * translated, does not get the route of the one before. For the same reason all CPUs share the cache. */
 #ifndef TCPILOT_POD_FLOW_BPF_H
 #define TCPILOT_POD_FLOW_BPF_H
 
+#include "../include/compat.bpf.h"
 #include "maps.bpf.h"
 #include "packet.bpf.h"
 
 /* For how long a route is used at most, in microseconds. The clock advances with the kernel's ticks, and so stands still while
  * the CPU that handles them does. A tick takes 1 to 10 ms. */
 #define FLOW_US 10000
-
-/* Microseconds. User space sets it. */
-const volatile __u32 jiffy_us = 4000;
 
 /* User space sets it to a random number, so that nobody can choose ports that share the place of another
  * connection. */
