@@ -30,23 +30,13 @@ static __always_inline struct flow *flow_of(const struct packet *p)
 {
 	__u32 at;
 
-	if (p->protocol != p->transport)
+	if (p->protocol != p->flow.transport)
 		return NULL;
-	at = mix(flow_seed, p->source.word[3]);
-	at = mix(at, p->destination.word[3]);
-	at = mix(at, (__u32)p->ports.source << 16 | p->ports.destination);
+	at = mix(flow_seed, p->flow.source.word[3]);
+	at = mix(at, p->flow.destination.word[3]);
+	at = mix(at, (__u32)p->flow.ports.source << 16 | p->flow.ports.destination);
 	at >>= 32 - FLOW_BITS;
 	return bpf_map_lookup_elem(&pod_flows, &at);
-}
-
-static __always_inline void key_of(struct __sk_buff *skb, const struct packet *p, union flow_key *key)
-{
-	key->source = p->source;
-	key->destination = p->destination;
-	key->ports = p->ports;
-	key->transport = p->transport;
-	key->ifindex = skb->ifindex;
-	key->flowinfo = p->flowinfo;
 }
 
 /* Whether both are of one connection, in the same direction. */
@@ -71,14 +61,12 @@ static __always_inline bool is_fresh(const struct flow *f)
 /* The route of a packet, if that of its flow is known. */
 static __always_inline bool recall(struct __sk_buff *skb, struct flow *f, const struct packet *p, struct route *r)
 {
-	union flow_key key;
 	bool known;
 
 	if (!f || p->begins || skb->mark || !is_fresh(f))
 		return false;
-	key_of(skb, p, &key);
 	bpf_spin_lock(&f->lock);
-	known = f->until && p->length <= f->route.mtu && is_same_flow(&f->key, &key);
+	known = f->until && p->length <= f->route.mtu && is_same_flow(&f->key, &p->flow);
 	if (known)
 		*r = f->route;
 	bpf_spin_unlock(&f->lock);
@@ -89,34 +77,26 @@ static __always_inline bool recall(struct __sk_buff *skb, struct flow *f, const 
  * mark, which rules may ask for. */
 static __always_inline void keep(struct __sk_buff *skb, struct flow *f, const struct packet *p, const struct route *r)
 {
-	union flow_key key;
-
 	if (!f || skb->mark)
 		return;
-	key_of(skb, p, &key);
 	bpf_spin_lock(&f->lock);
-	if (p->asked >= f->until || has_same_ends(&f->key, &key)) {
+	if (p->asked >= f->until || has_same_ends(&f->key, &p->flow)) {
 		f->until = p->asked + FLOW_US / jiffy_us;
-		f->key = key;
+		f->key = p->flow;
 		f->route = *r;
 	}
 	bpf_spin_unlock(&f->lock);
 }
 
 /* Forgets the route of a connection that the stack has to take. */
-static __always_inline void forget(struct __sk_buff *skb, struct flow *f, const struct packet *p)
+static __always_inline void forget(struct flow *f, const struct packet *p)
 {
-	union flow_key key;
-
 	if (!f || !is_fresh(f))
 		return;
-	key_of(skb, p, &key);
 	bpf_spin_lock(&f->lock);
-	if (has_same_ends(&f->key, &key))
+	if (has_same_ends(&f->key, &p->flow))
 		f->until = 0;
 	bpf_spin_unlock(&f->lock);
 }
-
-_Static_assert(sizeof(union flow_key) == 48, "flow_key has no padding");
 
 #endif

@@ -60,18 +60,6 @@ struct {
 
 #define FLOW_BITS 12	/* 4,096 flows, 690 KB */
 
-/* What a route depends on, apart from the packet's length. */
-union flow_key {
-	struct {
-		union address source, destination;
-		struct ports ports;
-		__u32 transport;
-		__u32 ifindex;		/* where it arrived */
-		__be32 flowinfo;	/* DSCP, and for IPv6 the flow label; without ECN */
-	};
-	__u64 word[6];
-};
-
 /* The way of a packet. */
 struct route {
 	struct device from;	/* that of the pod which sent it */

@@ -76,7 +76,7 @@ static __always_inline bool is_asymmetric(const struct nf_conn *ct)
 static __always_inline bool is_translated(struct __sk_buff *skb, const struct packet *p, const union address *source,
 					  const union address *destination, struct ports ports)
 {
-	struct bpf_ct_opts opts = {.netns_id = BPF_F_CURRENT_NETNS, .l4proto = p->transport};
+	struct bpf_ct_opts opts = {.netns_id = BPF_F_CURRENT_NETNS, .l4proto = p->flow.transport};
 	struct bpf_sock_tuple tuple = {};
 	struct nf_conn *ct;
 	bool translated;
@@ -111,11 +111,11 @@ static __always_inline bool is_translated(struct __sk_buff *skb, const struct pa
  * well, and UDP, which does not tell when it begins, each time. */
 static __always_inline bool needs_translation(struct __sk_buff *skb, const struct packet *p)
 {
-	struct ports back = {.source = p->ports.destination, .destination = p->ports.source};
+	struct ports back = {.source = p->flow.ports.destination, .destination = p->flow.ports.source};
 
-	if (is_translated(skb, p, &p->source, &p->destination, p->ports))
+	if (is_translated(skb, p, &p->flow.source, &p->flow.destination, p->flow.ports))
 		return true;
-	return (p->begins || p->transport == IPPROTO_UDP) && is_translated(skb, p, &p->destination, &p->source, back);
+	return (p->begins || p->flow.transport == IPPROTO_UDP) && is_translated(skb, p, &p->flow.destination, &p->flow.source, back);
 }
 
 #endif

@@ -48,23 +48,33 @@ struct tcp_begin {
 };
 
 #define TCP_SYN 0x02
+#define TCP_ACK 0x10
+
+/* What the route of a packet depends on, apart from its length. An ICMP error belongs to the connection of the packet
+ * which it is about, and is in the direction opposite to that one. */
+union flow_key {
+	struct {
+		union address source, destination;
+		struct ports ports;
+		__u32 transport;	/* IPPROTO_TCP or IPPROTO_UDP */
+		__u32 ifindex;		/* where it arrived */
+		__be32 flowinfo;	/* DSCP, and for IPv6 the flow label; without ECN */
+	};
+	__u64 word[6];
+};
+
+_Static_assert(sizeof(union flow_key) == 48, "flow_key has no padding");
 
 /* A packet at a device with Ethernet headers, which begins at the MAC header. */
 struct packet {
-	/* The connection that it belongs to, in the direction of the packet. An ICMP error belongs to
-	 * that of the packet which it is about, and is in the direction opposite to that one. */
-	union address source, destination;
-	struct ports ports;
-	__u8 transport;		/* IPPROTO_TCP or IPPROTO_UDP */
-	__u8 family;
-	bool begins;		/* its sender asks for a TCP connection, or accepts it (SYN) */
-	bool by_router;		/* it is an ICMP error that another host than the connection's end sent */
-	/* The packet's own header. */
-	__u8 protocol;
-	__u16 length;		/* bytes from the IP header on, of the longest packet after segmentation */
-	__be32 flowinfo;	/* DSCP, and for IPv6 the flow label; without ECN */
+	union flow_key flow;
 	__u64 asked;		/* jiffies, before its route was looked up */
-	struct bpf_fib_lookup fib;	/* the route's look-up, and its result */
+	__u16 length;		/* bytes from the IP header on, of the longest packet after segmentation */
+	__u8 family;
+	__u8 protocol;		/* that of its own header: differs from flow.transport if it is an ICMP error */
+	bool begins;		/* its sender asks for a TCP connection, or accepts it (SYN) */
+	bool accepts;		/* it accepts one (SYN and ACK) */
+	bool by_router;		/* it is an ICMP error that another host than the connection's end sent */
 };
 
 static __always_inline void map_v4(union address *a, __be32 v4)
@@ -116,7 +126,7 @@ static __always_inline enum pod_count parse_error(struct __sk_buff *skb, __u32 o
 			return LEFT_PROTOCOL;
 		map_v4(&sender, ip.saddr);
 		map_v4(&receiver, ip.daddr);
-		p->transport = ip.protocol;
+		p->flow.transport = ip.protocol;
 		offset += sizeof(ip);
 	} else {
 		struct ipv6hdr ip;
@@ -127,17 +137,17 @@ static __always_inline enum pod_count parse_error(struct __sk_buff *skb, __u32 o
 			return LEFT_PROTOCOL;
 		copy_v6(&sender, &ip.saddr);
 		copy_v6(&receiver, &ip.daddr);
-		p->transport = ip.nexthdr;
+		p->flow.transport = ip.nexthdr;
 		offset += sizeof(ip);
 	}
-	if (!is_equal(&sender, &p->destination))
+	if (!is_equal(&sender, &p->flow.destination))
 		return LEFT_DESTINATION;
-	p->by_router = !is_equal(&receiver, &p->source);
-	p->source = receiver;
+	p->by_router = !is_equal(&receiver, &p->flow.source);
+	p->flow.source = receiver;
 	if (!read_bytes(skb, offset, &about, sizeof(about)))
 		return LEFT_MALFORMED;
-	p->ports.source = about.destination;
-	p->ports.destination = about.source;
+	p->flow.ports.source = about.destination;
+	p->flow.ports.destination = about.source;
 	return UNDERSTOOD;
 }
 
@@ -164,14 +174,15 @@ static __always_inline enum pod_count parse_transport(struct __sk_buff *skb, __u
 	}
 	if (!has_ports(p->protocol))
 		return LEFT_PROTOCOL;
-	p->transport = p->protocol;
+	p->flow.transport = p->protocol;
 	if (p->protocol == IPPROTO_TCP) {
 		if (!read_bytes(skb, offset, &tcp, sizeof(struct tcp_begin)))
 			return LEFT_MALFORMED;
-		p->ports = tcp.ports;
+		p->flow.ports = tcp.ports;
 		p->begins = tcp.flags & TCP_SYN;
+		p->accepts = p->begins && (tcp.flags & TCP_ACK);
 		header = (tcp.data_offset >> 4) * 4;
-	} else if (!read_bytes(skb, offset, &p->ports, sizeof(p->ports))) {
+	} else if (!read_bytes(skb, offset, &p->flow.ports, sizeof(p->flow.ports))) {
 		return LEFT_MALFORMED;
 	}
 	if (!skb->gso_size)
@@ -200,12 +211,9 @@ static __always_inline enum pod_count parse_v4(struct __sk_buff *skb, struct pac
 		return LEFT_TTL;
 	p->family = AF_INET;
 	p->protocol = ip.protocol;
-	map_v4(&p->source, ip.saddr);
-	map_v4(&p->destination, ip.daddr);
-	p->fib.ipv4_src = ip.saddr;
-	p->fib.ipv4_dst = ip.daddr;
-	p->fib.tos = ip.tos;
-	p->flowinfo = ip.tos & 0xfc;	/* DSCP */
+	map_v4(&p->flow.source, ip.saddr);
+	map_v4(&p->flow.destination, ip.daddr);
+	p->flow.flowinfo = ip.tos & 0xfc;	/* DSCP */
 	return parse_transport(skb, ETH_HLEN + sizeof(ip), p);
 }
 
@@ -238,16 +246,13 @@ static __always_inline enum pod_count parse_v6(struct __sk_buff *skb, struct pac
 		return LEFT_TTL;
 	p->family = AF_INET6;
 	p->protocol = ip.nexthdr;
-	copy_v6(&p->source, &ip.saddr);
-	copy_v6(&p->destination, &ip.daddr);
+	copy_v6(&p->flow.source, &ip.saddr);
+	copy_v6(&p->flow.destination, &ip.daddr);
 	/* The maps hold IPv4 addresses in this form. A packet must not have it (ip6_rcv_core drops such packets). */
-	if (is_v4(&p->source) || is_v4(&p->destination))
+	if (is_v4(&p->flow.source) || is_v4(&p->flow.destination))
 		return LEFT_MALFORMED;
-	__builtin_memcpy(p->fib.ipv6_src, &ip.saddr, sizeof(ip.saddr));
-	__builtin_memcpy(p->fib.ipv6_dst, &ip.daddr, sizeof(ip.daddr));
-	__builtin_memcpy(&p->fib.flowinfo, &ip, sizeof(p->fib.flowinfo));
-	p->fib.flowinfo &= bpf_htonl(0x0fffffff);	/* IPV6_FLOWINFO_MASK */
-	p->flowinfo = p->fib.flowinfo & bpf_htonl(0x0fcfffff);	/* DSCP and flow label */
+	__builtin_memcpy(&p->flow.flowinfo, &ip, sizeof(p->flow.flowinfo));
+	p->flow.flowinfo &= bpf_htonl(0x0fcfffff);
 	if (!ip.payload_len && ip.nexthdr == NEXTHDR_HOP && has_jumbo_option(skb, offset, &p->protocol))
 		offset += JUMBO_OPTION;
 	result = parse_transport(skb, offset, p);
@@ -261,6 +266,7 @@ static __always_inline enum pod_count parse(struct __sk_buff *skb, struct packet
 {
 	if (skb->pkt_type != PACKET_HOST || skb->vlan_present)
 		return LEFT_LINK;
+	p->flow.ifindex = skb->ifindex;
 	p->length = skb->gso_size ? 0 : skb->len - ETH_HLEN;
 	if (skb->protocol == bpf_htons(ETH_P_IP))
 		return parse_v4(skb, p);

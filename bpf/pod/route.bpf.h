@@ -42,23 +42,32 @@ static __always_inline enum pod_count why_not(long result)
 
 /* Looks the packet's route up as the stack would for a packet that arrives here: all rules and tables,
  * multipath, MTU. The next hop's MAC address is not looked up. */
-static __always_inline long look_up_route(struct __sk_buff *skb, struct packet *p)
+static __always_inline long look_up_route(struct __sk_buff *skb, const struct packet *p, struct bpf_fib_lookup *fib)
 {
 	__u32 flags = BPF_FIB_LOOKUP_SKIP_NEIGH, mark = skb->mark;
 
-	p->fib.family = p->family;
-	p->fib.l4_protocol = p->protocol;
-	if (has_ports(p->protocol)) {
-		p->fib.sport = p->ports.source;
-		p->fib.dport = p->ports.destination;
+	fib->family = p->family;
+	if (p->family == AF_INET) {
+		fib->ipv4_src = p->flow.source.word[3];
+		fib->ipv4_dst = p->flow.destination.word[3];
+		fib->tos = p->flow.flowinfo;
+	} else {
+		__builtin_memcpy(fib->ipv6_src, &p->flow.source, sizeof(fib->ipv6_src));
+		__builtin_memcpy(fib->ipv6_dst, &p->flow.destination, sizeof(fib->ipv6_dst));
+		fib->flowinfo = p->flow.flowinfo;
 	}
-	p->fib.tot_len = p->length;
-	p->fib.ifindex = skb->ifindex;
+	fib->l4_protocol = p->protocol;
+	if (has_ports(p->protocol)) {
+		fib->sport = p->flow.ports.source;
+		fib->dport = p->flow.ports.destination;
+	}
+	fib->tot_len = p->length;
+	fib->ifindex = skb->ifindex;
 	if (mark) {	/* a kernel that cannot consider it returns an error */
 		flags |= FIB_LOOKUP_MARK;
-		__builtin_memcpy(p->fib.smac, &mark, sizeof(mark));
+		__builtin_memcpy(fib->smac, &mark, sizeof(mark));
 	}
-	return bpf_fib_lookup(skb, &p->fib, sizeof(p->fib), flags);
+	return bpf_fib_lookup(skb, fib, sizeof(*fib), flags);
 }
 
 /* The MAC addresses that the pod's device expects; they are zero if it has none (netkit, L3). */
@@ -164,20 +173,21 @@ static __always_inline bool without_nat(const union address *a, __u8 family)
 /* Looks up which device the packet's route leads to: UNDERSTOOD, or why the stack has to take the packet. */
 static __always_inline enum pod_count find_way(struct __sk_buff *skb, struct packet *p, struct route *r)
 {
+	struct bpf_fib_lookup fib = {};
 	long result;
 
 	p->asked = bpf_jiffies64();
 	if (needs_translation(skb, p))
 		return LEFT_NAT;
-	result = look_up_route(skb, p);
+	result = look_up_route(skb, p, &fib);
 	if (result)
 		return why_not(result);
-	if (!find_device(p->fib.ifindex, &r->to) || !(r->to.flags & DEVICE_ROUTED))
+	if (!find_device(fib.ifindex, &r->to) || !(r->to.flags & DEVICE_ROUTED))
 		return LEFT_DEVICE;
-	r->to.index = p->fib.ifindex;	/* the row of an earlier build may not have it */
-	__builtin_memcpy(&r->next_hop, p->fib.ipv6_dst, sizeof(r->next_hop));
-	r->next_family = p->fib.family;
-	r->mtu = p->fib.mtu_result;
+	r->to.index = fib.ifindex;	/* the row of an earlier build may not have it */
+	__builtin_memcpy(&r->next_hop, fib.ipv6_dst, sizeof(r->next_hop));
+	r->next_family = fib.family;
+	r->mtu = fib.mtu_result;
 	return UNDERSTOOD;
 }
 
@@ -187,11 +197,11 @@ static __always_inline enum pod_count way_from_pod(struct __sk_buff *skb, struct
 	const __u32 *here, *there;
 	enum pod_count why;
 
-	here = bpf_map_lookup_elem(&pod_addresses, &p->source);
+	here = bpf_map_lookup_elem(&pod_addresses, &p->flow.source);
 	if (p->by_router || !here || *here != skb->ifindex)
 		return LEFT_SOURCE;
-	there = bpf_map_lookup_elem(&pod_addresses, &p->destination);
-	if (!there && !without_nat(&p->destination, p->family))
+	there = bpf_map_lookup_elem(&pod_addresses, &p->flow.destination);
+	if (!there && !without_nat(&p->flow.destination, p->family))
 		return LEFT_DESTINATION;
 	why = find_way(skb, p, r);
 	if (why != UNDERSTOOD)
@@ -200,7 +210,7 @@ static __always_inline enum pod_count way_from_pod(struct __sk_buff *skb, struct
 		return LEFT_DEVICE;
 	if (r->to.flags & DEVICE_OUTER) {
 		/* A pod's address whose route leads to another host is treated as an address of that host. */
-		return there && !without_nat(&p->destination, p->family) ? LEFT_DESTINATION : UNDERSTOOD;
+		return there && !without_nat(&p->flow.destination, p->family) ? LEFT_DESTINATION : UNDERSTOOD;
 	}
 	return there && *there == r->to.index ? UNDERSTOOD : LEFT_DESTINATION;
 }
@@ -214,10 +224,10 @@ static __always_inline enum pod_count way_from_wire(struct __sk_buff *skb, struc
 	const __u32 *there;
 	enum pod_count why;
 
-	there = bpf_map_lookup_elem(&pod_addresses, &p->destination);
+	there = bpf_map_lookup_elem(&pod_addresses, &p->flow.destination);
 	if (!there)
 		return NOT_FOR_A_POD;
-	if (!without_nat(&p->source, p->family))
+	if (!without_nat(&p->flow.source, p->family))
 		return LEFT_SOURCE;
 	why = find_way(skb, p, r);
 	if (why != UNDERSTOOD)
@@ -232,7 +242,7 @@ static __always_inline enum pod_count learn(struct __sk_buff *skb, struct flow *
 	if (why == UNDERSTOOD)
 		keep(skb, f, p, r);
 	else if (why != NOT_FOR_A_POD)
-		forget(skb, f, p);
+		forget(f, p);
 	return why;
 }
 

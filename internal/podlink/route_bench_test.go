@@ -1,6 +1,8 @@
 package podlink
 
 import (
+	"io"
+	"net"
 	"net/netip"
 	"testing"
 
@@ -11,8 +13,8 @@ import (
 )
 
 // BenchmarkRootRouteCost is the run time of the programs for a packet of a request or reply of one byte, from a pod to another
-// node, from there to the pod, and from there to the node itself, as the kernel's own statistics have it. With a clock that counts
-// instructions (test/vm/gotest -i), it is their number.
+// node, from there to the pod, and from there to the node itself, and for all packets of a short connection of a pod, as the
+// kernel's own statistics have it. With a clock that counts instructions (test/vm/gotest -i), it is their number.
 func BenchmarkRootRouteCost(b *testing.B) {
 	r := newRig(b)
 	r.open()
@@ -33,17 +35,59 @@ func BenchmarkRootRouteCost(b *testing.B) {
 		for _, family := range families {
 			out, in := spent(b, r.links.objs.TcpilotPodOut), spent(b, r.links.objs.TcpilotWireIn)
 			turns(b, r.a.NS, r.c.NS, family.of(r.c))
-			b.ReportMetric(out(), "ns/out-"+family.name)
-			b.ReportMetric(in(), "ns/in-"+family.name)
+			b.ReportMetric(out().each, "ns/out-"+family.name)
+			b.ReportMetric(in().each, "ns/in-"+family.name)
 		}
 		others := spent(b, r.links.objs.TcpilotWireIn)
 		turns(b, r.node.NS, r.far.NS, netip.MustParseAddr("10.2.0.2"))
-		b.ReportMetric(others(), "ns/not-for-a-pod")
+		b.ReportMetric(others().each, "ns/not-for-a-pod")
+		for _, family := range families {
+			const connections = 500
+			out, in := spent(b, r.links.objs.TcpilotPodOut), spent(b, r.links.objs.TcpilotWireIn)
+			shortConnections(b, r.a.NS, r.c.NS, family.of(r.c), connections)
+			b.ReportMetric((out().all+in().all)/connections, "ns/connection-"+family.name)
+		}
 	}
 }
 
-// spent begins to measure a program; the function that it returns is the mean time of a run since then, ns.
-func spent(b *testing.B, p *ebpf.Program) func() float64 {
+// shortConnections begins and ends connections one after the other, each with one byte and its answer.
+func shortConnections(b *testing.B, from, to *testenv.NS, address netip.Addr, n int) {
+	b.Helper()
+	l := to.Listen(b, "tcp", netip.AddrPortFrom(address, 5003).String())
+	defer l.Close()
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			answer := make([]byte, 1)
+			_, _ = c.Read(answer)
+			_, _ = c.Write(answer)
+			_ = c.Close()
+		}
+	}()
+	from.Do(b, func() {
+		for range n {
+			c, err := net.Dial("tcp", l.Addr().String())
+			if err != nil {
+				b.Fatal(err)
+			}
+			_, _ = c.Write([]byte("x"))
+			_, err = io.ReadAll(c)
+			_ = c.Close()
+			if err != nil {
+				b.Fatal(err)
+			}
+		}
+	})
+}
+
+// runTime is that of a program: of all its runs, and of each, ns.
+type runTime struct{ all, each float64 }
+
+// spent begins to measure a program; the function that it returns tells its run time since then.
+func spent(b *testing.B, p *ebpf.Program) func() runTime {
 	b.Helper()
 	read := func() *ebpf.ProgramStats {
 		s, err := p.Stats()
@@ -53,8 +97,9 @@ func spent(b *testing.B, p *ebpf.Program) func() float64 {
 		return s
 	}
 	before := read()
-	return func() float64 {
+	return func() runTime {
 		after := read()
-		return float64(after.Runtime-before.Runtime) / float64(after.RunCount-before.RunCount)
+		all := float64(after.Runtime - before.Runtime)
+		return runTime{all, all / float64(after.RunCount-before.RunCount)}
 	}
 }
