@@ -5,6 +5,7 @@
 #ifndef TCPILOT_POD_NAT_BPF_H
 #define TCPILOT_POD_NAT_BPF_H
 
+#include "flow.bpf.h"
 #include "packet.bpf.h"
 
 union nf_inet_addr {
@@ -108,14 +109,17 @@ static __always_inline bool is_translated(struct __sk_buff *skb, const struct pa
  * Of a connection to a service there may be an entry whose answers have the addresses and ports of this
  * connection's answers, for minutes after its end. The stack gives the packets of this one another source port then;
  * without that, its answers would be translated. Therefore a connection that begins is looked up by its answers as
- * well, and UDP, which does not tell when it begins, each time. */
+ * well, and UDP, which does not tell when it begins, each time. These are the same two look-ups for a SYN and its answer. */
 static __always_inline bool needs_translation(struct __sk_buff *skb, const struct packet *p)
 {
 	struct ports back = {.source = p->flow.ports.destination, .destination = p->flow.ports.source};
 
+	if (p->accepts && is_expected(p))
+		return false;
 	if (is_translated(skb, p, &p->flow.source, &p->flow.destination, p->flow.ports))
 		return true;
-	return (p->begins || p->flow.transport == IPPROTO_UDP) && is_translated(skb, p, &p->flow.destination, &p->flow.source, back);
+	return (p->begins || p->flow.transport == IPPROTO_UDP) &&
+	       is_translated(skb, p, &p->flow.destination, &p->flow.source, back);
 }
 
 #endif

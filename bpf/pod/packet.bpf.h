@@ -68,7 +68,7 @@ _Static_assert(sizeof(union flow_key) == 48, "flow_key has no padding");
 /* A packet at a device with Ethernet headers, which begins at the MAC header. */
 struct packet {
 	union flow_key flow;
-	__u64 asked;		/* jiffies, before its route was looked up */
+	__u64 until;		/* jiffies; until when its route is known */
 	__u16 length;		/* bytes from the IP header on, of the longest packet after segmentation */
 	__u8 family;
 	__u8 protocol;		/* that of its own header: differs from flow.transport if it is an ICMP error */

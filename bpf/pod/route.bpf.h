@@ -176,9 +176,7 @@ static __always_inline enum pod_count find_way(struct __sk_buff *skb, struct pac
 	struct bpf_fib_lookup fib = {};
 	long result;
 
-	p->asked = bpf_jiffies64();
-	if (needs_translation(skb, p))
-		return LEFT_NAT;
+	p->until = bpf_jiffies64() + FLOW_US / jiffy_us;
 	result = look_up_route(skb, p, &fib);
 	if (result)
 		return why_not(result);
@@ -215,34 +213,41 @@ static __always_inline enum pod_count way_from_pod(struct __sk_buff *skb, struct
 	return there && *there == r->to.index ? UNDERSTOOD : LEFT_DESTINATION;
 }
 
-/* A packet that is not for a pod of this host, which is not counted: most are the host's own. */
-#define NOT_FOR_A_POD (NUM_POD_COUNTS + 1)
-
-/* The same for a packet that arrives from another host. */
-static __always_inline enum pod_count way_from_wire(struct __sk_buff *skb, struct packet *p, struct route *r)
+/* The same for a packet that arrives from another host, for the pod with the device `there`. */
+static __always_inline enum pod_count way_from_wire(struct __sk_buff *skb, struct packet *p, __u32 there, struct route *r)
 {
-	const __u32 *there;
 	enum pod_count why;
 
-	there = bpf_map_lookup_elem(&pod_addresses, &p->flow.destination);
-	if (!there)
-		return NOT_FOR_A_POD;
+	r->from = (struct device){};
 	if (!without_nat(&p->flow.source, p->family))
 		return LEFT_SOURCE;
 	why = find_way(skb, p, r);
 	if (why != UNDERSTOOD)
 		return why;
-	return *there == r->to.index ? UNDERSTOOD : LEFT_DEVICE;
+	return there == r->to.index ? UNDERSTOOD : LEFT_DEVICE;
 }
 
-/* Keeps the result of a look-up for the flow's next packets, and returns it. */
-static __always_inline enum pod_count learn(struct __sk_buff *skb, struct flow *f, const struct packet *p, enum pod_count why,
-					    const struct route *r)
+/* Keeps the result of a look-up for packets of other connections between the same addresses, and returns it. */
+static __always_inline enum pod_count share(struct __sk_buff *skb, const struct packet *p, enum pod_count why, const struct route *r)
 {
 	if (why == UNDERSTOOD)
-		keep(skb, f, p, r);
-	else if (why != NOT_FOR_A_POD)
-		forget(f, p);
+		keep_shared(skb, p, r);
+	return why;
+}
+
+/* Ends the look-up of a packet whose way is, or is not, understood: asks whether its connection is translated, and keeps what
+ * is known now for the flow's next packets. */
+static __always_inline enum pod_count learn(struct __sk_buff *skb, const struct packet *p, enum pod_count why, const struct route *r)
+{
+	if (why == UNDERSTOOD && needs_translation(skb, p))
+		why = LEFT_NAT;
+	if (why != UNDERSTOOD) {
+		forget(p);
+		return why;
+	}
+	keep(skb, p, r);
+	if (p->begins && !p->accepts)
+		expect_answer(p);
 	return why;
 }
 
@@ -254,25 +259,27 @@ enum hook {
 /* A packet that a pod sent. */
 static __always_inline int route_from_pod(struct __sk_buff *skb, enum hook hook)
 {
+	bool known = false, shared = false;
 	struct packet p = {};
-	struct flow *f = NULL;
 	enum pod_count why;
-	bool known = false;
 	struct route r;
 
 	why = parse(skb, &p);
 	if (why == UNDERSTOOD) {
-		f = flow_of(&p);
-		known = recall(skb, f, &p, &r);
+		known = recall(skb, &p, &r);
+		shared = !known && recall_shared(skb, &p, &r);
 	}
-	if (!known && !find_device(skb->ifindex, &r.from))
+	if (!known && !shared && !find_device(skb->ifindex, &r.from))
 		return TCX_NEXT;
 	if (!from_pod(skb, &r.from))
 		return TCX_DROP;
 	if (!(r.from.flags & DEVICE_ROUTED))
 		return TCX_NEXT;
-	if (why == UNDERSTOOD && !known)
-		why = learn(skb, f, &p, way_from_pod(skb, &p, &r), &r);
+	if (why == UNDERSTOOD && !known) {
+		if (!shared)
+			why = share(skb, &p, way_from_pod(skb, &p, &r), &r);
+		why = learn(skb, &p, why, &r);
+	}
 	if (why != UNDERSTOOD)
 		return pass(why);
 	if (r.to.flags & DEVICE_OUTER)
@@ -285,15 +292,17 @@ static __always_inline int route_from_wire(struct __sk_buff *skb)
 {
 	struct packet p = {};
 	enum pod_count why;
+	const __u32 *there;
 	struct route r;
-	struct flow *f;
 
 	if (parse(skb, &p) != UNDERSTOOD)
 		return TCX_NEXT;	/* not counted: it may be the host's own */
-	f = flow_of(&p);
-	if (!recall(skb, f, &p, &r)) {
-		r.from = (struct device){};
-		why = learn(skb, f, &p, way_from_wire(skb, &p, &r), &r);
+	if (!recall(skb, &p, &r)) {
+		there = bpf_map_lookup_elem(&pod_addresses, &p.flow.destination);
+		if (!there)
+			return TCX_NEXT;	/* nor is this: most are the host's own */
+		why = recall_shared(skb, &p, &r) ? UNDERSTOOD : share(skb, &p, way_from_wire(skb, &p, *there, &r), &r);
+		why = learn(skb, &p, why, &r);
 		if (why != UNDERSTOOD)
 			return pass(why);
 	}

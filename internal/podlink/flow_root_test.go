@@ -78,9 +78,14 @@ func TestRootFlowFollowsRoutes(t *testing.T) {
 		w = r.wanted()
 		w.Pods[0].Limits.Egress = 1e9
 		settle(func() { r.node.Do(t, func() { r.set(w) }) })
-		_, _ = c.Write([]byte("x")) // its route is looked up
+		one := func() {
+			for _, err := c.Write([]byte("x")); err != nil; _, err = c.Write([]byte("x")) {
+				// the error that an earlier packet met; nothing was sent
+			}
+		}
+		one() // its route is looked up
 		routed, passed := r.counts()["pod-to-wire"], r.links.Meters(r.a.HostIndex).Egress.Passed
-		_, _ = c.Write([]byte("x"))
+		one()
 		if r.counts()["pod-to-wire"] != routed+1 || r.links.Meters(r.a.HostIndex).Egress.Passed == passed {
 			t.Error("a pod's limit does not apply to a connection whose route is known")
 		}
@@ -214,4 +219,61 @@ func TestRootFlowIsNotThatBefore(t *testing.T) {
 	if got["pod-to-pod"] < 1000 || got["nat"] < 500 || got["destination"] < 500 {
 		t.Errorf("%v", got)
 	}
+}
+
+// Connections between the same addresses share a route, unless it depends on ports: by a rule, or by the hash that chooses among
+// several next hops.
+func TestRootFlowSharesRoutes(t *testing.T) {
+	r := newRig(t)
+	r.open()
+	r.set(r.wanted())
+	var conns []net.Conn
+	for port := range uint16(64) {
+		c := r.a.Dial(t, "udp", netip.AddrPortFrom(r.c.V4, 8000+port).String())
+		defer c.Close()
+		conns = append(conns, c)
+	}
+	// all sends a datagram by each connection, at once: within the time that a route is shared.
+	all := func() {
+		for _, c := range conns {
+			for _, err := c.Write([]byte("x")); err != nil; _, err = c.Write([]byte("x")) {
+				// the error that an earlier packet met; nothing was sent
+			}
+		}
+	}
+	all()
+	if n := r.sharedRoutes(); n == 0 {
+		t.Error("connections do not share a route")
+	}
+	r.node.IP(t, "route add unreachable 0.0.0.0/0 table 100")
+	r.node.Run(t, "ip", strings.Fields("rule add table 100 ipproto udp dport 8001 iif "+r.a.Host)...)
+	time.Sleep(20 * time.Millisecond) // FLOW_US
+	for range 10 {
+		if got := r.grown(all); got["pod-to-wire"] != 63 || got["unreachable"] != 1 {
+			t.Fatalf("a rule for a port: %v", got)
+		}
+	}
+	r.node.Run(t, "ip", strings.Fields("rule del table 100 ipproto udp dport 8001 iif "+r.a.Host)...)
+
+	r.node.IP(t, "link add other type veth peer name other1\nlink set other up\nlink set other1 up\naddress add 10.9.0.1/24 dev other")
+	r.node.Run(t, "sysctl", "-qw", "net.ipv4.fib_multipath_hash_policy=1")
+	r.node.IP(t, "route change "+r.far.V4.String()+" nexthop via 10.2.0.2 dev wire nexthop via 10.9.0.2 dev other")
+	time.Sleep(20 * time.Millisecond) // FLOW_US
+	if got := r.grown(all); got["pod-to-wire"] < 10 || got["device"] < 10 {
+		t.Errorf("two next hops: %v", got)
+	}
+}
+
+// sharedRoutes is how many routes the cache had that connections share.
+func (r *rig) sharedRoutes() (n int) {
+	r.t.Helper()
+	const transport = 24 + 36 // in struct flow; of its key (bpf/pod/maps.bpf.h)
+	var at uint32
+	var flow []byte
+	for all := r.links.objs.PodFlows.Iterate(); all.Next(&at, &flow); {
+		if binary.NativeEndian.Uint32(flow[transport:]) > 0xff { // ALL_PORTS
+			n++
+		}
+	}
+	return n
 }
