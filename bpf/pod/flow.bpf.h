@@ -17,7 +17,7 @@
  * the CPU that handles them does. A tick takes 1 to 10 ms. */
 #define FLOW_US 10000
 
-/* In flow_key.transport: the route of all connections between two addresses. Its ports are 0. */
+/* In flow_key.transport: the route of all connections between two addresses, whose ports are 0 in the key. */
 #define ALL_PORTS 0x100
 
 /* User space sets it to a random number, so that nobody can choose ports that share the place of another
@@ -84,8 +84,8 @@ static __always_inline bool read_route(const union flow_key *key, struct packet 
 	return known;
 }
 
-/* Keeps the route of a key, unless the place is in use by another one. */
-static __always_inline void write_route(const union flow_key *key, const struct packet *p, const struct route *r)
+/* Keeps the route of a key, unless the place is in use by another one. begun: it is that of a SYN. */
+static __always_inline void write_route(const union flow_key *key, const struct packet *p, const struct route *r, bool begun)
 {
 	struct flow *f = place_of(key);
 	__u64 now;
@@ -95,8 +95,8 @@ static __always_inline void write_route(const union flow_key *key, const struct 
 	now = bpf_jiffies64();
 	bpf_spin_lock(&f->lock);
 	if (now >= f->until || has_same_ends(&f->key, key)) {
+		f->begun = begun;
 		f->until = p->until;
-		f->answer = 0;
 		f->key = *key;
 		f->route = *r;
 	}
@@ -112,7 +112,7 @@ static __always_inline bool recall(struct __sk_buff *skb, struct packet *p, stru
 static __always_inline void keep(struct __sk_buff *skb, const struct packet *p, const struct route *r)
 {
 	if (!is_single(skb, p))
-		write_route(&p->flow, p, r);
+		write_route(&p->flow, p, r, p->begins && !p->accepts);
 }
 
 /* Forgets the route of a connection that the stack has to take. */
@@ -123,76 +123,76 @@ static __always_inline void forget(const struct packet *p)
 	if (p->protocol != p->flow.transport)
 		return;
 	f = place_of(&p->flow);
-	if (!f || (!is_ahead(&f->until) && !is_ahead(&f->answer)))
+	if (!f || !is_ahead(&f->until))
 		return;
 	bpf_spin_lock(&f->lock);
 	if (has_same_ends(&f->key, &p->flow))
-		f->until = f->answer = 0;
+		f->until = 0;
 	bpf_spin_unlock(&f->lock);
 }
 
-/* Whether connections between the same addresses share a route; then key becomes where it is. Those of IPv6 do not, because next
- * hops of multipath depend on the flow label, and nothing tells whether there are several. */
-static __always_inline bool shares_route(struct __sk_buff *skb, const struct packet *p, union flow_key *key)
+static __always_inline union flow_key without_ports(const struct packet *p)
 {
-	if (p->family != AF_INET || is_single(skb, p) || v4_routes_depend_on_ports(skb))
-		return false;
-	*key = p->flow;
-	key->ports = (struct ports){};
-	key->transport |= ALL_PORTS;
-	return true;
+	union flow_key key = p->flow;
+
+	key.ports = (struct ports){};
+	key.transport = ALL_PORTS;
+	return key;
 }
 
-/* The route of a packet, if that of another connection between the same addresses is known. */
+/* The route of a packet, if that of another connection between the same addresses is known. Sets whether the packet's may be kept
+ * for others. Connections of IPv6 do not share routes: the next hop of multipath depends on the flow label, and nothing tells
+ * whether a route has several. */
 static __always_inline bool recall_shared(struct __sk_buff *skb, struct packet *p, struct route *r)
 {
 	union flow_key key;
 
-	return shares_route(skb, p, &key) && read_route(&key, p, r);
+	p->shares_route = p->family == AF_INET && !is_single(skb, p) && !v4_routes_depend_on_ports(skb);
+	if (!p->shares_route)
+		return false;
+	key = without_ports(p);
+	return read_route(&key, p, r);
 }
 
-static __always_inline void keep_shared(struct __sk_buff *skb, const struct packet *p, const struct route *r)
+static __always_inline void keep_shared(const struct packet *p, const struct route *r)
 {
 	union flow_key key;
 
-	if (shares_route(skb, p, &key))
-		write_route(&key, p, r);
-}
-
-/* Notes that a connection which begins is not translated, for its answer. */
-static __always_inline void expect_answer(const struct packet *p)
-{
-	union flow_key back = {
-		.source = p->flow.destination, .destination = p->flow.source, .transport = p->flow.transport,
-		.ports = {.source = p->flow.ports.destination, .destination = p->flow.ports.source},
-	};
-	struct flow *f = place_of(&back);
-	__u64 now = bpf_jiffies64();
-
-	if (!f)
+	if (!p->shares_route)
 		return;
-	bpf_spin_lock(&f->lock);
-	if (now >= f->until || has_same_ends(&f->key, &back)) {
-		f->until = 0;
-		f->answer = now + FLOW_US / jiffy_us;
-		f->key = back;
-	}
-	bpf_spin_unlock(&f->lock);
+	key = without_ports(p);
+	write_route(&key, p, r, false);
 }
 
-/* Whether the packet is the answer that a connection waits for which is not translated. Once its own route is kept, no other one
- * is. */
-static __always_inline bool is_expected(const struct packet *p)
+static __always_inline struct ports swapped(struct ports p)
 {
-	struct flow *f = place_of(&p->flow);
-	bool expected;
+	return (struct ports){.source = p.destination, .destination = p.source};
+}
 
-	if (!f || !is_ahead(&f->answer))
+/* Whether the packet is the answer to a SYN (SYN-ACK) whose connection was found not to be translated. Only the first one is. */
+static __always_inline bool answers_known(struct packet *p)
+{
+	union flow_key syn = {
+		.source = p->flow.destination, .destination = p->flow.source, .ports = swapped(p->flow.ports),
+		.transport = p->flow.transport,
+	};
+	struct flow *f;
+	bool known;
+
+	if (!p->accepts)
+		return false;
+	f = place_of(&syn);
+	if (!f || !is_ahead(&f->until))
 		return false;
 	bpf_spin_lock(&f->lock);
-	expected = f->answer && has_same_ends(&f->key, &p->flow);
+	known = f->begun && has_same_ends(&f->key, &syn);
+	if (known) {
+		f->begun = false;
+		if (p->until > f->until)
+			p->until = f->until;
+	}
 	bpf_spin_unlock(&f->lock);
-	return expected;
+	return known;
 }
 
 #endif

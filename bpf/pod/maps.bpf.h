@@ -72,9 +72,8 @@ struct route {
 
 struct flow {
 	struct bpf_spin_lock lock;
-	__u32 pad;
+	__u32 begun;		/* not 0: it is that of a SYN, whose answer did not come yet */
 	__u64 until;		/* jiffies; when the route ends to be known; 0: it is not */
-	__u64 answer;		/* jiffies; until when a SYN-ACK is known to be of a connection that is not translated; 0: it is not */
 	union flow_key key;
 	struct route route;
 };

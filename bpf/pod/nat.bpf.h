@@ -110,16 +110,14 @@ static __always_inline bool is_translated(struct __sk_buff *skb, const struct pa
  * connection's answers, for minutes after its end. The stack gives the packets of this one another source port then;
  * without that, its answers would be translated. Therefore a connection that begins is looked up by its answers as
  * well, and UDP, which does not tell when it begins, each time. These are the same two look-ups for a SYN and its answer. */
-static __always_inline bool needs_translation(struct __sk_buff *skb, const struct packet *p)
+static __always_inline bool needs_translation(struct __sk_buff *skb, struct packet *p)
 {
-	struct ports back = {.source = p->flow.ports.destination, .destination = p->flow.ports.source};
-
-	if (p->accepts && is_expected(p))
+	if (answers_known(p))
 		return false;
 	if (is_translated(skb, p, &p->flow.source, &p->flow.destination, p->flow.ports))
 		return true;
 	return (p->begins || p->flow.transport == IPPROTO_UDP) &&
-	       is_translated(skb, p, &p->flow.destination, &p->flow.source, back);
+	       is_translated(skb, p, &p->flow.destination, &p->flow.source, swapped(p->flow.ports));
 }
 
 #endif

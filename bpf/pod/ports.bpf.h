@@ -29,15 +29,20 @@ struct sk_buff {
 	struct net_device *dev;
 } __attribute__((preserve_access_index));
 
-extern void *bpf_cast_to_kern_ctx(void *ctx) __ksym;	/* Linux 6.2 */
+/* Linux 6.2. Weak, so that older kernels tell what they lack for host routing, which is more than this. */
+extern void *bpf_cast_to_kern_ctx(void *ctx) __ksym __weak;
 
 /* Whether IPv4 routes of the packet's network namespace depend on ports. A kernel without policy routing, or without
  * multipath, does not have the field. */
 static __always_inline bool v4_routes_depend_on_ports(struct __sk_buff *skb)
 {
-	const struct sk_buff *packet = bpf_cast_to_kern_ctx(skb);
-	const struct netns_ipv4 *ipv4 = &packet->dev->nd_net.net->ipv4;
+	const struct netns_ipv4 *ipv4;
+	const struct sk_buff *packet;
 
+	if (!bpf_cast_to_kern_ctx)
+		return true;
+	packet = bpf_cast_to_kern_ctx(skb);
+	ipv4 = &packet->dev->nd_net.net->ipv4;
 	return (bpf_core_field_exists(ipv4->fib_rules_require_fldissect) && ipv4->fib_rules_require_fldissect) ||
 	       (bpf_core_field_exists(ipv4->sysctl_fib_multipath_hash_policy) && ipv4->sysctl_fib_multipath_hash_policy);
 }

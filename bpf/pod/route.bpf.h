@@ -40,6 +40,14 @@ static __always_inline enum pod_count why_not(long result)
 	return LEFT_LOOKUP;
 }
 
+/* The address that a router's ICMP error comes from: that of its connection is another one. */
+static __always_inline bool read_router(struct __sk_buff *skb, struct bpf_fib_lookup *fib)
+{
+	if (fib->family == AF_INET)
+		return read_bytes(skb, ETH_HLEN + offsetof(struct iphdr, saddr), &fib->ipv4_src, sizeof(fib->ipv4_src));
+	return read_bytes(skb, ETH_HLEN + offsetof(struct ipv6hdr, saddr), &fib->ipv6_src, sizeof(fib->ipv6_src));
+}
+
 /* Looks the packet's route up as the stack would for a packet that arrives here: all rules and tables,
  * multipath, MTU. The next hop's MAC address is not looked up. */
 static __always_inline long look_up_route(struct __sk_buff *skb, const struct packet *p, struct bpf_fib_lookup *fib)
@@ -56,6 +64,8 @@ static __always_inline long look_up_route(struct __sk_buff *skb, const struct pa
 		__builtin_memcpy(fib->ipv6_dst, &p->flow.destination, sizeof(fib->ipv6_dst));
 		fib->flowinfo = p->flow.flowinfo;
 	}
+	if (p->by_router && !read_router(skb, fib))
+		return -1;
 	fib->l4_protocol = p->protocol;
 	if (has_ports(p->protocol)) {
 		fib->sport = p->flow.ports.source;
@@ -171,12 +181,11 @@ static __always_inline bool without_nat(const union address *a, __u8 family)
 }
 
 /* Looks up which device the packet's route leads to: UNDERSTOOD, or why the stack has to take the packet. */
-static __always_inline enum pod_count find_way(struct __sk_buff *skb, struct packet *p, struct route *r)
+static __always_inline enum pod_count find_way(struct __sk_buff *skb, const struct packet *p, struct route *r)
 {
 	struct bpf_fib_lookup fib = {};
 	long result;
 
-	p->until = bpf_jiffies64() + FLOW_US / jiffy_us;
 	result = look_up_route(skb, p, &fib);
 	if (result)
 		return why_not(result);
@@ -189,18 +198,26 @@ static __always_inline enum pod_count find_way(struct __sk_buff *skb, struct pac
 	return UNDERSTOOD;
 }
 
-/* The way of a packet that a pod sent: UNDERSTOOD, or why the stack has to take the packet. */
-static __always_inline enum pod_count way_from_pod(struct __sk_buff *skb, struct packet *p, struct route *r)
+/* The way of a packet that a pod sent: UNDERSTOOD, or why the stack has to take the packet. If its route is shared, that is known
+ * already. */
+static __always_inline enum pod_count way_from_pod(struct __sk_buff *skb, struct packet *p, struct route *r, bool shared)
 {
-	const __u32 *here, *there;
+	const __u32 *here, *there = NULL;
 	enum pod_count why;
 
-	here = bpf_map_lookup_elem(&pod_addresses, &p->flow.source);
-	if (p->by_router || !here || *here != skb->ifindex)
-		return LEFT_SOURCE;
-	there = bpf_map_lookup_elem(&pod_addresses, &p->flow.destination);
-	if (!there && !without_nat(&p->flow.destination, p->family))
-		return LEFT_DESTINATION;
+	if (!shared) {
+		p->until = bpf_jiffies64() + FLOW_US / jiffy_us;
+		here = bpf_map_lookup_elem(&pod_addresses, &p->flow.source);
+		if (p->by_router || !here || *here != skb->ifindex)
+			return LEFT_SOURCE;
+		there = bpf_map_lookup_elem(&pod_addresses, &p->flow.destination);
+		if (!there && !without_nat(&p->flow.destination, p->family))
+			return LEFT_DESTINATION;
+	}
+	if (needs_translation(skb, p))
+		return LEFT_NAT;
+	if (shared)
+		return UNDERSTOOD;
 	why = find_way(skb, p, r);
 	if (why != UNDERSTOOD)
 		return why;
@@ -214,40 +231,37 @@ static __always_inline enum pod_count way_from_pod(struct __sk_buff *skb, struct
 }
 
 /* The same for a packet that arrives from another host, for the pod with the device `there`. */
-static __always_inline enum pod_count way_from_wire(struct __sk_buff *skb, struct packet *p, __u32 there, struct route *r)
+static __always_inline enum pod_count way_from_wire(struct __sk_buff *skb, struct packet *p, __u32 there, struct route *r, bool shared)
 {
 	enum pod_count why;
 
-	r->from = (struct device){};
-	if (!without_nat(&p->flow.source, p->family))
-		return LEFT_SOURCE;
+	if (!shared) {
+		p->until = bpf_jiffies64() + FLOW_US / jiffy_us;
+		r->from = (struct device){};
+		if (!without_nat(&p->flow.source, p->family))
+			return LEFT_SOURCE;
+	}
+	if (needs_translation(skb, p))
+		return LEFT_NAT;
+	if (shared)
+		return there == r->to.index ? UNDERSTOOD : LEFT_DEVICE;
 	why = find_way(skb, p, r);
 	if (why != UNDERSTOOD)
 		return why;
 	return there == r->to.index ? UNDERSTOOD : LEFT_DEVICE;
 }
 
-/* Keeps the result of a look-up for packets of other connections between the same addresses, and returns it. */
-static __always_inline enum pod_count share(struct __sk_buff *skb, const struct packet *p, enum pod_count why, const struct route *r)
+/* Keeps what a look-up has found for the next packets of the flow, and of others that share its route. Returns it. */
+static __always_inline enum pod_count learn(struct __sk_buff *skb, const struct packet *p, enum pod_count why, const struct route *r,
+					    bool shared)
 {
-	if (why == UNDERSTOOD)
-		keep_shared(skb, p, r);
-	return why;
-}
-
-/* Ends the look-up of a packet whose way is, or is not, understood: asks whether its connection is translated, and keeps what
- * is known now for the flow's next packets. */
-static __always_inline enum pod_count learn(struct __sk_buff *skb, const struct packet *p, enum pod_count why, const struct route *r)
-{
-	if (why == UNDERSTOOD && needs_translation(skb, p))
-		why = LEFT_NAT;
 	if (why != UNDERSTOOD) {
 		forget(p);
 		return why;
 	}
 	keep(skb, p, r);
-	if (p->begins && !p->accepts)
-		expect_answer(p);
+	if (!shared)
+		keep_shared(p, r);
 	return why;
 }
 
@@ -275,11 +289,8 @@ static __always_inline int route_from_pod(struct __sk_buff *skb, enum hook hook)
 		return TCX_DROP;
 	if (!(r.from.flags & DEVICE_ROUTED))
 		return TCX_NEXT;
-	if (why == UNDERSTOOD && !known) {
-		if (!shared)
-			why = share(skb, &p, way_from_pod(skb, &p, &r), &r);
-		why = learn(skb, &p, why, &r);
-	}
+	if (why == UNDERSTOOD && !known)
+		why = learn(skb, &p, way_from_pod(skb, &p, &r, shared), &r, shared);
 	if (why != UNDERSTOOD)
 		return pass(why);
 	if (r.to.flags & DEVICE_OUTER)
@@ -294,6 +305,7 @@ static __always_inline int route_from_wire(struct __sk_buff *skb)
 	enum pod_count why;
 	const __u32 *there;
 	struct route r;
+	bool shared;
 
 	if (parse(skb, &p) != UNDERSTOOD)
 		return TCX_NEXT;	/* not counted: it may be the host's own */
@@ -301,8 +313,8 @@ static __always_inline int route_from_wire(struct __sk_buff *skb)
 		there = bpf_map_lookup_elem(&pod_addresses, &p.flow.destination);
 		if (!there)
 			return TCX_NEXT;	/* nor is this: most are the host's own */
-		why = recall_shared(skb, &p, &r) ? UNDERSTOOD : share(skb, &p, way_from_wire(skb, &p, *there, &r), &r);
-		why = learn(skb, &p, why, &r);
+		shared = recall_shared(skb, &p, &r);
+		why = learn(skb, &p, way_from_wire(skb, &p, *there, &r, shared), &r, shared);
 		if (why != UNDERSTOOD)
 			return pass(why);
 	}

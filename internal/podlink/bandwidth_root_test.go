@@ -42,9 +42,7 @@ type flooded struct {
 func flood(t *testing.T, from, to *testenv.Pod, address netip.Addr, option func(syscall.Conn), d time.Duration) (f flooded) {
 	t.Helper()
 	in, out := datagrams(t, from, to, address)
-	if err := in.SetReadBuffer(8 << 20); err != nil {
-		t.Fatal(err)
-	}
+	setOption(t, in, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, 8<<20)
 	if option != nil {
 		option(out)
 	}

@@ -267,7 +267,7 @@ func TestRootFlowSharesRoutes(t *testing.T) {
 // sharedRoutes is how many routes the cache had that connections share.
 func (r *rig) sharedRoutes() (n int) {
 	r.t.Helper()
-	const transport = 24 + 36 // in struct flow; of its key (bpf/pod/maps.bpf.h)
+	const transport = 16 + 36 // in struct flow, that of its key (bpf/pod/maps.bpf.h)
 	var at uint32
 	var flow []byte
 	for all := r.links.objs.PodFlows.Iterate(); all.Next(&at, &flow); {

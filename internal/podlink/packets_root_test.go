@@ -110,6 +110,17 @@ func TestRootICMPErrors(t *testing.T) {
 		r.expect("an error to another than the sender", r.arrives(out, r.a.Host, unreachable(a, elsewhere, datagram(c, a))), "destination")
 		r.expect("an error of a router", r.arrives(in, "wire", unreachable(elsewhere, a, datagram(a, c))), "wire-to-pod")
 		r.expect("an error of a router to another than the sender", r.arrives(in, "wire", unreachable(elsewhere, b, datagram(a, c))), "")
+
+		// Its route is that of its own addresses.
+		family, prohibited := "-4", "prohibit"
+		if a.Is6() {
+			family, prohibited = "-6", "not-forwarded" // as bpf_fib_lookup says
+		}
+		for from, outcome := range map[netip.Addr]string{c: "wire-to-pod", elsewhere: prohibited} {
+			r.node.Run(t, "ip", family, "rule", "add", "prohibit", "from", from.String(), "iif", "wire")
+			r.expect("an error of a router, packets from "+from.String()+" prohibited", r.arrives(in, "wire", unreachable(elsewhere, a, datagram(a, c))), outcome)
+			r.node.Run(t, "ip", family, "rule", "del", "prohibit", "from", from.String(), "iif", "wire")
+		}
 	})
 }
 
