@@ -24,7 +24,7 @@ const (
 
 // kernels are the values of --kernel that help and completion list; the scripts of test/vm
 // decide which exist.
-var kernels = []string{"6.1", "6.12", "6.18", "7"}
+var kernels = []string{"6.1", "6.8", "6.11", "6.12", "6.18", "7"}
 
 // inside is the command line that runs the same command inside the emulated machine.
 func (r *runner) inside(verb string, names []string) []string {

@@ -54,7 +54,7 @@ those that learn have warm-up rounds first. Ratios are of rounds of the same tur
 with confidence intervals from five rounds on. The exit status is 1 if a subject
 failed or no round counts.
 
-With --kernel everything runs in a QEMU machine with that Debian kernel and emulated
+With --kernel everything runs in a QEMU machine with that kernel and emulated
 processors: slow, so that scenarios use lower rates there. With --virtual-time they
 use the same as here: the machine's clock advances by 1 ns with each instruction
 and skips idle time, so that its processor has 1 GHz, however long that takes. Once
@@ -90,7 +90,7 @@ its programs are loaded, the figures do not depend on this machine's speed.`,
 // choose adds the flags that run and calibrate share.
 func (r *runner) choose(cmd *cobra.Command) {
 	f := cmd.Flags()
-	f.StringVar(&r.kernel, "kernel", "", "run under this Debian `KERNEL`: "+strings.Join(kernels, ", "))
+	f.StringVar(&r.kernel, "kernel", "", "run under this `KERNEL`: "+strings.Join(kernels, ", "))
 	cobra.CheckErr(cmd.RegisterFlagCompletionFunc("kernel", cobra.FixedCompletions(kernels, cobra.ShellCompDirectiveNoFileComp)))
 	f.BoolVar(&r.virtual, "virtual-time", false, "with --kernel: the machine's clock counts instructions")
 	f.StringArrayVar(&r.cases, "case", nil, "only this `CASE` of the scenarios; may be repeated")

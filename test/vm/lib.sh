@@ -4,9 +4,12 @@
 # and functions for errors.
 set -euo pipefail
 
-# The Debian suite that has each kernel; "7" stands for the newest 7.x.
-KERNELS=(6.1 6.12 6.18 7)
-declare -A SUITE=([6.1]=bookworm [6.12]=bookworm-backports [6.18]=trixie-backports [7]=sid)
+# The distribution and suite that has each kernel; "7" stands for the newest 7.x.
+KERNELS=(6.1 6.8 6.11 6.12 6.18 7)
+declare -A SUITE=(
+	[6.1]=Debian/bookworm [6.12]=Debian/bookworm-backports [6.18]=Debian/trixie-backports [7]=Debian/sid
+	[6.8]=Ubuntu/noble-updates [6.11]=Ubuntu/noble-updates
+)
 
 # The number is the version of the layout that fetch writes and run reads: raise it when
 # the layout changes, so that run never reads an older one.
