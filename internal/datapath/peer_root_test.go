@@ -126,8 +126,8 @@ func TestRootPeerOption(t *testing.T) {
 			t.Errorf("%s: MSS %d: the option takes room from data", what, info.Snd_mss)
 		}
 	}
-	p.connect(t, "short delays", l, told(time.Duration(delack)*time.Microsecond, 2000+delack+tick()),
-		told(time.Duration(delack)*time.Microsecond, 2000+delack+tick()))
+	p.connect(t, "short delays", l, told(time.Duration(delack)*time.Microsecond, roundedRTOMin(2000+delack+tick())),
+		told(time.Duration(delack)*time.Microsecond, roundedRTOMin(2000+delack+tick())))
 
 	p.policy(t, peerOption(200_000))
 	p.connect(t, "round trips are not known", l, told(kernelDelack, kernelRTOMin), told(kernelDelack, kernelRTOMin))
@@ -327,6 +327,19 @@ func TestRootPeerOptionOfOldListeners(t *testing.T) {
 	p.connect(t, "after it was taken back", l, asked, untold)
 }
 
+// roundedRTOMin is the RTO_MIN of a connection that needs so many microseconds (peer_rto_min in bpf/sockops/rto_min.bpf.h).
+func roundedRTOMin(us uint64) uint64 {
+	switch {
+	case us <= 10_000:
+		return 10_000
+	case us <= 20_000, us > 25_000 && us <= 30_000:
+		return us
+	case us <= 25_000:
+		return 25_000
+	}
+	return 50_000
+}
+
 // Running connections follow the value of their path, and keep the delay of ACKs that their peer was told.
 func TestRootPeerOptionOfRunningConnections(t *testing.T) {
 	p := newPeers(t)
@@ -354,10 +367,10 @@ func TestRootPeerOptionOfRunningConnections(t *testing.T) {
 		policy func(*path.Policy)
 		want   uint64
 	}{
-		{"as it began", shortened(2000), 2000 + delack + tick()},
-		{"the path needs more", shortened(25_000), 50_000},
+		{"as it began", shortened(2000), roundedRTOMin(2000 + delack + tick())},
+		{"the path needs more", shortened(25_000), roundedRTOMin(25_000 + delack + tick())},
 		{"nothing is known", shortened(200_000), kernelRTOMin},
-		{"less again, ACKs are not adapted any more", peerOption(2000), 2000 + delack + tick()},
+		{"less again, ACKs are not adapted any more", peerOption(2000), roundedRTOMin(2000 + delack + tick())},
 	} {
 		policy(x.policy)
 		for range 3 {

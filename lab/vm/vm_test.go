@@ -90,7 +90,7 @@ func TestReportsProblems(t *testing.T) {
 		exit              int
 		want              []string
 	}{
-		{"no such kernel", "5.4", "", []string{"qemu-system-x86_64"}, 125, []string{`"5.4"`, "6.1, 6.8"}},
+		{"no such kernel", "5.4", "", []string{"qemu-system-x86_64"}, 125, []string{`"5.4"`, "6.1, 6.12"}},
 		{"no QEMU", "6.1", "", []string{"busybox", "cpio", "depmod", "xz", "zstd", "setpriv"}, 125,
 			[]string{"apt-get install qemu-system-x86"}},
 		{"nothing", "6.1", "", nil, 125, []string{"qemu-system-x86 busybox-static cpio kmod xz-utils zstd util-linux"}},
