@@ -113,7 +113,7 @@ func unfollowed(p *path.Policy) bool {
 	const handshake = 1<<tcp.SynRTO | 1<<tcp.SynAckRTO
 	fields := p.Params.Mask()
 	switch {
-	case p.FollowAll:
+	case p.FollowAll || p.WatchLosses:
 		return false
 	case fields&^handshake != 0 || p.Adapted != fields:
 		return false

@@ -358,61 +358,58 @@ func TestPathsWithRaisedWindowsAreFollowed(t *testing.T) {
 	w.run(10, ip(to), even, empty)
 	w.run(60, ip(to), even, filled)
 	want("after it came back", false, true, 1)
-	w.now += int64(dividedMemory)
+	w.now += int64(windowMemory)
 	w.run(60, ip(to), even, filled)
 	want("much later", false, false, 1)
 }
 
-// Connections of a path may have no state until their losses suggest a policer, and a while after. Those that run then are
-// adopted, once.
-func TestPathsWithLossesOfAPolicerAreFollowed(t *testing.T) {
+// Connections of a short path may have no state. When the path becomes longer, those that run are adopted, once.
+func TestPathsThatBecomeLongerAreFollowed(t *testing.T) {
 	w := newWorld(t, nil, learnRule("all", pacingRule))
-	to, even := "198.51.100.7", goods{cubic: 100, bbr: 100, reno: 100}
-	want := func(when string, followed bool, adopts int) {
-		t.Helper()
-		row := w.sink.rows[path.Of(1, 0, ip(to), 24)].Policy
-		if row.FollowAll != followed || !row.CountFlows || !row.WatchLosses || w.sink.adopts != adopts {
-			t.Errorf("%s: followed %v, counted %v, watched %v, adopted %d times", when, row.FollowAll, row.CountFlows, row.WatchLosses, w.sink.adopts)
-		}
+	to, even := ip("198.51.100.7"), goods{cubic: 100, bbr: 100, reno: 100}
+	row := func() path.Policy { return w.sink.rows[path.Of(1, 0, to, 24)].Policy }
+	short := func(s *tcp.Sample) { s.Connect, s.MinRTT, s.SRTT, s.RTTVar = 100*time.Microsecond, 100, 120, 10 }
+	tiny := ip("203.0.113.9") // its connections have no outcome, and no field is adapted
+	small := func(s *tcp.Sample) {
+		s.Flags |= tcp.FlagAppLimited
+		s.Ssthresh, s.Cwnd, s.Busy = 0, 10, time.Microsecond
 	}
-	policed := policedBy(w, to, 6e6)
-	queued := func(s *tcp.Sample) { policed(s); s.LossRTT = 2 * s.MinRTT }
-	w.run(30, ip(to), even)
-	want("without losses", false, 0)
-	w.run(1, ip(to), even, policed)
-	want("after losses without a queue", true, 1)
-	w.run(10, ip(to), even, queued)
-	want("after losses with a queue", true, 1)
-	w.now += int64(dividedMemory)
-	w.run(10, ip(to), even)
-	want("much later", false, 1)
-
-	short := ip("203.0.113.9")
-	w.run(30, short, even, policed, func(s *tcp.Sample) {
-		s.Connect, s.MinRTT, s.SRTT, s.RTTVar, s.LossRTT = 100*time.Microsecond, 100, 120, 10, 102
-	})
-	if row, ok := w.sink.lookup(1, 0, short); !ok || row.Policy.FollowAll || w.sink.adopts != 1 {
-		t.Errorf("a short path: %v, %+v, adopted %d times", ok, row.Policy, w.sink.adopts)
+	w.run(30, tiny, even, short, small)
+	if row, ok := w.sink.rows[path.Of(1, 0, tiny, 24)]; !ok || row.Policy.FollowAll {
+		t.Errorf("a short path of small connections: row %v, %+v", ok, row.Policy)
+	}
+	w.run(30, to, even, short)
+	if row().FollowAll || row().CountFlows || w.sink.adopts != 0 {
+		t.Fatalf("a short path: followed %v, counted %v, adopted %d times", row().FollowAll, row().CountFlows, w.sink.adopts)
+	}
+	w.now += int64(21 * time.Minute) // the least round-trip time is remembered for 10 minutes, or for 20
+	w.run(30, to, even)
+	if !row().FollowAll || !row().CountFlows || w.sink.adopts != 1 {
+		t.Errorf("a longer path: followed %v, counted %v, adopted %d times", row().FollowAll, row().CountFlows, w.sink.adopts)
+	}
+	w.run(30, tiny, even, small) // it loses its row, and gets its rule's
+	if row, ok := w.sink.rows[path.Of(1, 0, tiny, 24)]; ok && !row.Policy.FollowAll || w.sink.adopts != 2 {
+		t.Errorf("small connections of a longer path: row %v, %+v, adopted %d times", ok, row.Policy, w.sink.adopts)
 	}
 }
 
-// The first row of a path that is followed within one that is not adopts. So does one that cannot be written at first.
-func TestFirstRowOfAPathAdopts(t *testing.T) {
+// The first row of a longer path within a short one adopts, since the row that it replaces did not follow. So does
+// one that cannot be written at first.
+func TestFirstRowOfAPathWithinAShortOneAdopts(t *testing.T) {
 	w := newWorld(t, func(o *Options) { o.Bits = func(netip.Addr) int { return 16 } }, learnRule("all", pacingRule))
 	even := goods{cubic: 100, bbr: 100, reno: 100}
-	w.run(40, ip("198.51.7.1"), even)
+	w.run(40, ip("198.51.7.1"), even, func(s *tcp.Sample) { s.Connect, s.MinRTT, s.SRTT, s.RTTVar = 100*time.Microsecond, 100, 120, 10 })
 	if row := w.sink.rows[path.Of(1, 0, ip("198.51.7.1"), 16)]; row.Policy.FollowAll || w.sink.adopts != 0 {
-		t.Fatalf("a prefix without losses: %+v, adopted %d times", row.Policy, w.sink.adopts)
+		t.Fatalf("a short prefix: %+v, adopted %d times", row.Policy, w.sink.adopts)
 	}
-	policed := policedBy(w, "198.51.99.1", 6e6)
 	w.sink.refuse = errors.New("no")
-	w.run(1, ip("198.51.99.1"), even, policed)
+	w.run(1, ip("198.51.99.1"), even)
 	w.sink.refuse = nil
-	w.run(1, ip("198.51.99.1"), even, policed)
+	w.run(1, ip("198.51.99.1"), even)
 	w.now += 2 * second
 	w.e.Tick(w.now)
 	if row, ok := w.sink.rows[path.Of(1, 0, ip("198.51.99.1"), 32)]; !ok || !row.Policy.FollowAll || w.sink.adopts != 1 {
-		t.Errorf("a host with losses: row %v, %+v, adopted %d times", ok, row.Policy, w.sink.adopts)
+		t.Errorf("a host that is farther: row %v, %+v, adopted %d times", ok, row.Policy, w.sink.adopts)
 	}
 }
 

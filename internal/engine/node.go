@@ -56,15 +56,15 @@ type node struct {
 
 	// What is in the kernel. id 0: no row. expires 0: the row is to be written again,
 	// whatever it contains.
-	id        uint32
-	reason    policy.Reason
-	expires   int64
-	rowAt     int64 // Unix ns since when there is a row; 0: there is none
-	policy    written
-	decided   int64  // Unix ns of the latest decision
-	dividedAt int64  // Unix ns; see dividedLately
-	changes   uint64 // belief.Changes then
-	stamp     uint32 // queue.stamp then
+	id       uint32
+	reason   policy.Reason
+	expires  int64
+	rowAt    int64 // Unix ns since when there is a row; 0: there is none
+	policy   written
+	decided  int64  // Unix ns of the latest decision
+	windowAt int64  // Unix ns until which a raised initial window was in use
+	changes  uint64 // belief.Changes then
+	stamp    uint32 // queue.stamp then
 
 	// Where it is in Engine.cache.
 	networks   [len(networkLevels)]*network
@@ -201,7 +201,7 @@ func (e *Engine) makeRoom(n *node, now int64) bool {
 func (e *Engine) split(n *node) {
 	h := e.newNode(hostKey(n, n.host), n.rule, n)
 	h.belief, h.samples, h.lastUsed, h.metrics, h.ecn = n.belief, n.samples, n.lastUsed, n.metrics.Clone(), n.ecn
-	h.lifetimes, h.marked, h.dividedAt = n.lifetimes, n.marked, n.dividedAt
+	h.lifetimes, h.marked, h.windowAt = n.lifetimes, n.marked, n.windowAt
 	if n.first != nil {
 		first := *n.first
 		h.first = &first

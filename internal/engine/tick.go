@@ -149,10 +149,7 @@ func (e *Engine) decide(n *node, now int64) (en path.Entry, write bool) {
 		return en, false
 	}
 	if expires := n.policy.windowExpires; expires != 0 {
-		n.dividedAt = min(now, expires)
-	}
-	if n.rule.rule.MayPace(&n.metrics) {
-		n.dividedAt = now
+		n.windowAt = min(now, expires)
 	}
 	d := policy.Decide(e.input(n, now))
 	n.reason, n.best = d.Reason, int8(d.Best)
@@ -179,18 +176,17 @@ func (n *node) followsAll() bool {
 
 // toFollow reports whether a row of n is to follow all of its connections: in mode observe, they are given nothing.
 func (e *Engine) toFollow(n *node, now int64) bool {
-	return !e.rollouts.observe && n.rule.rule.FollowsAll(&n.metrics, n.followsAll(), n.policy.adapted.Window != 0 || n.dividedLately(now))
+	return !e.rollouts.observe && n.rule.rule.FollowsAll(&n.metrics, n.followsAll(), n.policy.adapted.Window != 0 || n.windowUsed(now))
 }
 
-// dividedMemory is how long all connections of a path are followed after they divided something among them: windows come
+// windowMemory is how long all connections of a path are followed after a raised initial window was in use: windows come
 // and go with the load of a path, and each time that all of its connections are to be followed, all sockets of the host
 // are looked at.
-const dividedMemory = 10 * time.Minute
+const windowMemory = 10 * time.Minute
 
-// dividedLately reports whether connections of the path divided a raised initial window or a pacing rate lately, or would have
-// if there is a policer.
-func (n *node) dividedLately(now int64) bool {
-	return n.dividedAt != 0 && now-n.dividedAt < int64(dividedMemory)
+// windowUsed reports whether a raised initial window was in use lately.
+func (n *node) windowUsed(now int64) bool {
+	return n.windowAt != 0 && now-n.windowAt < int64(windowMemory)
 }
 
 // leftToParent reports whether n has no row of its own, because nothing is known of it, and
@@ -230,7 +226,7 @@ func (e *Engine) input(n *node, now int64) *policy.Input {
 	in.Retired = e.retiredFor(n, now)
 	in.LeftToDefault = n.leftToDefault(now)
 	in.Belief, in.Metrics, in.Adapted = &n.belief, &n.metrics, n.policy.adapted
-	in.First, in.Root, in.Followed, in.Counted, in.Divided = n.first, n.isRoot(), n.followsAll(), n.policy.countFlows, n.dividedLately(now)
+	in.First, in.Root, in.Followed, in.Counted, in.WindowUsed = n.first, n.isRoot(), n.followsAll(), n.policy.countFlows, n.windowUsed(now)
 	in.Parent = e.parentBelief(n)
 	if in.Now, in.Slice = now, 0; e.slices || n.fixed() {
 		in.Slice = n.sliceShift()

@@ -144,10 +144,6 @@ func (p *Policer) Limit() (rate uint32, ok bool) {
 	return p.Clean, p.Clean != 0
 }
 
-// Suspicious reports whether connections are paced because of a policer, or whether the latest one that lost many packets
-// lost them without a queue.
-func (p *Policer) Suspicious() bool { return p.State != NoPolicer || p.Free.Count > 0 }
-
 // observe updates the search by a sample that was taken at `at`.
 func (p *Policer) observe(s *tcp.Sample, at int64) {
 	switch {

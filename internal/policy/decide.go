@@ -51,9 +51,9 @@ type Input struct {
 	Observe      bool
 	NotRolledOut float64
 
-	// Followed: all connections of the path are followed now. Counted: those that are followed are counted. Divided: they
-	// divided a raised initial window or a pacing rate lately, or might have.
-	Followed, Counted, Divided bool
+	// Followed: all connections of the path are followed now. Counted: those that are followed are counted. WindowUsed: a
+	// raised initial window was in use lately.
+	Followed, Counted, WindowUsed bool
 	// Many says that many connections of the path overlap: then its hold-out is drawn in slices only.
 	// MoreHeldOut is by what factor the hold-out is to be larger than usual.
 	Many        bool
@@ -120,24 +120,19 @@ func (in *Input) follow(p *path.Policy, window bool) {
 	windows := in.Rule.adaptsWindows(m, in.Followed || in.Counted)
 	p.WatchLosses = windows && in.Rule.Adapts(tcp.MaxPacingRate)
 	p.CountFlows = !in.Root && (windows || in.Rule.Adapts(tcp.CwndClamp))
-	p.FollowAll = in.Rule.FollowsAll(m, in.Followed, window || in.Divided)
+	p.FollowAll = in.Rule.FollowsAll(m, in.Followed, window || in.WindowUsed)
 }
 
 // FollowsAll reports whether all connections of a path are followed, also on a busy host: running ones may be given
 // something, or their number decides what new ones get. m is nil for a path of which nothing is known. was says whether they
-// are now, and divided whether they divide a raised initial window or a pacing rate, or did lately.
-func (r *Rule) FollowsAll(m *estimate.Path, was, divided bool) bool {
-	return r.adaptsWindows(m, was) && (divided || r.MayPace(m)) || r.names(tcp.RTOMin, tcp.DelackMax, tcp.CwndClamp, tcp.PeerOption)
+// are now, and window whether a raised initial window is in use, or was lately.
+func (r *Rule) FollowsAll(m *estimate.Path, was, window bool) bool {
+	return r.adaptsWindows(m, was) && (window || r.names(tcp.MaxPacingRate)) || r.names(tcp.RTOMin, tcp.DelackMax, tcp.CwndClamp, tcp.PeerOption)
 }
 
 // adaptsWindows reports whether windows or pacing rates of a path may be adapted now or later.
 func (r *Rule) adaptsWindows(m *estimate.Path, was bool) bool {
 	return r.names(tcp.MaxPacingRate, tcp.InitCwnd) && !knownShort(m, was)
-}
-
-// MayPace reports whether connections of a path are paced, or may be soon: their losses suggest a policer.
-func (r *Rule) MayPace(m *estimate.Path) bool {
-	return m != nil && m.Policer.Suspicious() && r.names(tcp.MaxPacingRate)
 }
 
 // names reports whether the rule adapts one of the fields.
