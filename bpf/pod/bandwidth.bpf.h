@@ -133,7 +133,8 @@ static __always_inline bool clock_advance(struct __sk_buff *skb, enum pod_direct
 
 static __always_inline struct pod_meter *meter_of(const struct device *pod, enum pod_direction d)
 {
-	struct pod_meters *meters = bpf_map_lookup_elem(&pod_meters, &pod->index);
+	__u32 index = pod->index;	/* on the stack, as Linux 6.1 needs it */
+	struct pod_meters *meters = bpf_map_lookup_elem(&pod_meters, &index);
 
 	if (!meters)
 		return NULL;

@@ -75,29 +75,46 @@ func TestFetchNeedsAKeyring(t *testing.T) {
 	}
 }
 
-// A mirror whose list is not signed is refused, even if the machine's apt accepts it.
+// A mirror whose list is not signed is refused, even if the machine's apt accepts it. So is that of the keyring
+// of another distribution.
 func TestFetchRefusesWhatIsNotSigned(t *testing.T) {
 	dir := t.TempDir()
 	keyring, careless := filepath.Join(dir, "keyring.gpg"), filepath.Join(dir, "careless")
-	suite := filepath.Join(dir, "debian/dists/bookworm-backports")
-	if err := os.MkdirAll(filepath.Join(suite, "main/binary-amd64"), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	packages := []byte("Package: linux-image-6.12.95-amd64\nVersion: 1\nArchitecture: amd64\nFilename: evil.deb\nSize: 1\n\n")
-	for name, text := range map[string][]byte{
-		keyring:  []byte("no key"),
-		careless: []byte("APT::Get::AllowUnauthenticated \"true\";\nAcquire::AllowInsecureRepositories \"true\";\n"),
-		filepath.Join(suite, "main/binary-amd64/Packages"): packages,
-		filepath.Join(suite, "Release"): fmt.Appendf(nil, "Suite: bookworm-backports\nComponents: main\nArchitectures: amd64\n"+
-			"Date: Thu, 01 Jan 2026 00:00:00 UTC\nSHA256:\n %x %d main/binary-amd64/Packages\n", sha256.Sum256(packages), len(packages)),
+	for name, text := range map[string]string{
+		keyring:  "no key",
+		careless: "APT::Get::AllowUnauthenticated \"true\";\nAcquire::AllowInsecureRepositories \"true\";\n",
 	} {
-		if err := os.WriteFile(name, text, 0o644); err != nil {
+		if err := os.WriteFile(name, []byte(text), 0o644); err != nil {
 			t.Fatal(err)
 		}
 	}
-	exit, output := fetch(t, "6.12", "APT_CONFIG="+careless, "TCPILOT_VM_KEYRING="+keyring, "TCPILOT_VM_MIRROR=file://"+dir+"/debian")
-	if exit != 125 || !strings.Contains(output, "not signed") {
-		t.Errorf("exit %d: %s", exit, output)
+	for kernel, suite := range map[string]string{"6.12": "debian/bookworm-backports", "6.8": "ubuntu/noble-updates"} {
+		mirror, name := filepath.Dir(filepath.Join(dir, suite)), filepath.Base(suite)
+		unsigned(t, filepath.Join(mirror, "dists", name), name, "linux-image-"+kernel+".0-1-generic")
+		unsigned(t, filepath.Join(dir, "debian/dists/trixie"), "trixie", "ubuntu-keyring")
+		exit, output := fetch(t, kernel, "APT_CONFIG="+careless, "TCPILOT_VM_KEYRING="+keyring,
+			"TCPILOT_VM_MIRROR=file://"+dir+"/debian", "TCPILOT_VM_UBUNTU_MIRROR=file://"+dir+"/ubuntu")
+		if exit != 125 || !strings.Contains(output, "not signed") || strings.Contains(output, "downloading") {
+			t.Errorf("%s: exit %d: %s", kernel, exit, output)
+		}
+	}
+}
+
+// unsigned writes the list of a suite that has one package, without a signature.
+func unsigned(t *testing.T, dir, suite, name string) {
+	t.Helper()
+	if err := os.MkdirAll(filepath.Join(dir, "main/binary-amd64"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	packages := []byte("Package: " + name + "\nVersion: 1\nArchitecture: amd64\nFilename: evil.deb\nSize: 1\n\n")
+	for name, text := range map[string][]byte{
+		"main/binary-amd64/Packages": packages,
+		"Release": fmt.Appendf(nil, "Suite: %s\nComponents: main\nArchitectures: amd64\n"+
+			"Date: Thu, 01 Jan 2026 00:00:00 UTC\nSHA256:\n %x %d main/binary-amd64/Packages\n", suite, sha256.Sum256(packages), len(packages)),
+	} {
+		if err := os.WriteFile(filepath.Join(dir, name), text, 0o644); err != nil {
+			t.Fatal(err)
+		}
 	}
 }
 
