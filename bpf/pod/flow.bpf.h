@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* A cache of routes by flow. To look a route up takes 1,300 to 2,100 instructions more than to find it here, most of
- * them for the kernel's look-up and for the question whether the connection is translated.
+/* A cache of routes: of flows, and of all connections between two addresses. To look a route up takes 1,300 to 2,100 instructions
+ * more than to find it here, most of them for the kernel's look-up and for the question whether the connection is translated.
  *
- * A change of a route, a rule, an address, a device's row or a translation takes effect FLOW_US later at most. The first packets of a
- * TCP connection (SYN) are always looked up, so that another connection with the same addresses and ports, which may be
+ * A change of a route, a rule, an address, a device's row or a translation takes effect FLOW_US later at most. Whether a TCP
+ * connection is translated is asked for each SYN, so that another connection with the same addresses and ports, which may be
  * translated, does not get the route of the one before. For the same reason all CPUs share the cache. */
 #ifndef TCPILOT_POD_FLOW_BPF_H
 #define TCPILOT_POD_FLOW_BPF_H
@@ -185,7 +185,7 @@ static __always_inline bool answers_known(struct packet *p)
 	if (!f || !is_ahead(&f->until))
 		return false;
 	bpf_spin_lock(&f->lock);
-	known = f->begun && has_same_ends(&f->key, &syn);
+	known = f->begun && f->until && has_same_ends(&f->key, &syn);
 	if (known) {
 		f->begun = false;
 		if (p->until > f->until)

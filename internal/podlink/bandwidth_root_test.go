@@ -33,10 +33,15 @@ func datagrams(t *testing.T, from, to *testenv.Pod, address netip.Addr) (in, out
 
 // flooded is what became of a flood. A machine that stalls for more than a limit's burst uses less of the limit.
 type flooded struct {
-	arrived float64       // bytes on the wire
+	sent    float64       // bytes on the wire
+	arrived float64       // of them
 	took    time.Duration // to send them
 	stalled time.Duration // of that, gaps beyond the burst of 50 ms (MOST_AHEAD in bpf/pod/bandwidth.bpf.h)
 }
+
+// exceeds reports whether it was clearly faster than a rate in bytes per second. On a machine that has hardly any time for this
+// test, it is not.
+func (f *flooded) exceeds(rate float64) bool { return f.sent > 2*rate*f.took.Seconds() }
 
 // flood sends datagrams at 80 Mbit/s.
 func flood(t *testing.T, from, to *testenv.Pod, address netip.Addr, option func(syscall.Conn), d time.Duration) (f flooded) {
@@ -73,10 +78,11 @@ func flood(t *testing.T, from, to *testenv.Pod, address netip.Addr, option func(
 	const rate, burst = 10e6, 50 * time.Millisecond // rate: bytes per second of payload
 	data := make([]byte, 1000)
 	begin := time.Now()
-	for sent := 0.; f.took < d; {
-		if sent < rate*f.took.Seconds() {
+	for n := 0.; f.took < d; {
+		if n*float64(len(data)) < rate*f.took.Seconds() {
 			_, _ = out.Write(data) // what is dropped at once is an error
-			sent += float64(len(data))
+			n++
+			f.sent = n * (float64(len(data)) + headers)
 		} else {
 			time.Sleep(time.Millisecond)
 		}
@@ -130,7 +136,7 @@ func TestRootBandwidth(t *testing.T) {
 			}
 			least, most := 0.9*rate*(f.took-f.stalled).Seconds(), rate*(f.took+60*time.Millisecond).Seconds()+3000
 			t.Logf("%s, %s: %+v, %.3f of the limit; %+v", c.name, family, f, f.arrived/rate/f.took.Seconds(), m)
-			if f.arrived > most || f.arrived < least || m.Dropped == 0 {
+			if f.arrived > most || f.exceeds(rate) && (f.arrived < least || m.Dropped == 0) {
 				t.Errorf("%s, %s: %+v, want %.0f to %.0f; %+v", c.name, family, f, least, most, m)
 			}
 			if float64(m.Passed) < f.arrived || float64(m.Passed) > most+60e-3*rate { // some may be lost behind the meter
@@ -183,7 +189,7 @@ func TestRootBandwidthBands(t *testing.T) {
 					}
 				}
 			}()
-			flood(t, r.a, r.b, address, class(c.flood), 500*time.Millisecond)
+			f := flood(t, r.a, r.b, address, class(c.flood), 500*time.Millisecond)
 			close(ended)
 			n, arrived := <-sent, 0
 			_ = in.SetReadDeadline(time.Now().Add(300 * time.Millisecond))
@@ -194,7 +200,7 @@ func TestRootBandwidthBands(t *testing.T) {
 			}
 			m := r.links.Meters(r.a.HostIndex).Egress
 			t.Logf("%s, %s: %d of %d arrived; %+v", c.name, family, arrived, n, m)
-			if n < 20 || arrived < n || m.Dropped < 100 {
+			if arrived < n || f.exceeds(20e6/8) && (n < 20 || m.Dropped < 100) {
 				t.Errorf("%s, %s: %d of %d arrived; %+v", c.name, family, arrived, n, m)
 			}
 		}
