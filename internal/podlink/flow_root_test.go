@@ -2,6 +2,7 @@ package podlink
 
 import (
 	"encoding/binary"
+	"io"
 	"net"
 	"net/netip"
 	"strings"
@@ -54,7 +55,7 @@ func TestRootFlowFollowsRoutes(t *testing.T) {
 			return func() { r.node.IP(t, "route "+verb+" prohibit "+address(r.c).String()) }
 		}
 		await("pod-to-wire")
-		if n := r.knownFlows(); n == 0 {
+		if n, _ := r.knownFlows(); n == 0 {
 			t.Error("the route is not in the cache")
 		}
 		if n := leftover("pod-to-wire", route("add")); n > 0 {
@@ -78,19 +79,20 @@ func TestRootFlowFollowsRoutes(t *testing.T) {
 		w = r.wanted()
 		w.Pods[0].Limits.Egress = 1e9
 		settle(func() { r.node.Do(t, func() { r.set(w) }) })
-		one := func() {
-			for _, err := c.Write([]byte("x")); err != nil; _, err = c.Write([]byte("x")) {
-				// the error that an earlier packet met; nothing was sent
-			}
-		}
-		one() // its route is looked up
+		sendOne(c) // its route is looked up
 		routed, passed := r.counts()["pod-to-wire"], r.links.Meters(r.a.HostIndex).Egress.Passed
-		one()
+		sendOne(c)
 		if r.counts()["pod-to-wire"] != routed+1 || r.links.Meters(r.a.HostIndex).Egress.Passed == passed {
 			t.Error("a pod's limit does not apply to a connection whose route is known")
 		}
 		r.node.Do(t, func() { r.set(r.wanted()) })
 	})
+}
+
+// sendOne sends one datagram. A write that returns the error which an earlier datagram met sends nothing.
+func sendOne(c net.Conn) {
+	for _, err := c.Write([]byte("x")); err != nil; _, err = c.Write([]byte("x")) {
+	}
 }
 
 // coarse is CLOCK_MONOTONIC_COARSE, which advances with the cache's clock.
@@ -103,17 +105,22 @@ func coarse(t *testing.T) time.Duration {
 	return time.Duration(now.Nano())
 }
 
-// knownFlows is how many flows the cache had a route for.
-func (r *rig) knownFlows() (n int) {
+// knownFlows is how many routes the cache had, and how many of them connections share.
+func (r *rig) knownFlows() (n, shared int) {
 	r.t.Helper()
+	const until, transport = 8, 16 + 36 // in struct flow (bpf/pod/maps.bpf.h); transport is in its key
 	var at uint32
 	var flow []byte
 	for all := r.links.objs.PodFlows.Iterate(); all.Next(&at, &flow); {
-		if until := binary.NativeEndian.Uint64(flow[8:]); until > 0 { // after the lock (struct flow)
-			n++
+		if binary.NativeEndian.Uint64(flow[until:]) == 0 {
+			continue
+		}
+		n++
+		if binary.NativeEndian.Uint32(flow[transport:]) > 0xff { // ALL_PORTS
+			shared++
 		}
 	}
-	return n
+	return n, shared
 }
 
 // A packet that is longer than those before it is checked against the MTU.
@@ -156,24 +163,12 @@ func TestRootFlowIsNotThatBefore(t *testing.T) {
 	r.node.Run(t, "iptables-legacy", strings.Fields("-t nat -A PREROUTING -d 10.96.0.1 -p tcp --dport 80 -j DNAT --to-destination "+server.String())...)
 	l := r.b.Listen(t, "tcp", server.String())
 	defer l.Close()
-	go func() {
-		for {
-			c, err := l.Accept()
-			if err != nil {
-				return
-			}
-			if raw, err := c.(*net.TCPConn).SyscallConn(); err == nil {
-				_ = raw.Control(func(fd uintptr) { _ = unix.SetsockoptInt(int(fd), unix.SOL_IP, unix.IP_TOS, 18<<2) })
-			}
-			b := make([]byte, 1)
-			for n := 1; n == 1; {
-				if n, err = c.Read(b); err == nil {
-					_, _ = c.Write(b)
-				}
-			}
-			_ = c.Close()
+	go serve(l, func(c net.Conn) {
+		if raw, err := c.(*net.TCPConn).SyscallConn(); err == nil {
+			_ = raw.Control(func(fd uintptr) { _ = unix.SetsockoptInt(int(fd), unix.SOL_IP, unix.IP_TOS, 18<<2) })
 		}
-	}()
+		_, _ = io.Copy(c, c)
+	})
 	// talk exchanges some bytes and forgets the connection (RST). A packet with the wrong addresses is dropped, and sent again
 	// after 200 ms, or a second.
 	slow := 0
@@ -236,13 +231,11 @@ func TestRootFlowSharesRoutes(t *testing.T) {
 	// all sends a datagram by each connection, at once: within the time that a route is shared.
 	all := func() {
 		for _, c := range conns {
-			for _, err := c.Write([]byte("x")); err != nil; _, err = c.Write([]byte("x")) {
-				// the error that an earlier packet met; nothing was sent
-			}
+			sendOne(c)
 		}
 	}
 	all()
-	if n := r.sharedRoutes(); n == 0 {
+	if _, shared := r.knownFlows(); shared == 0 {
 		t.Error("connections do not share a route")
 	}
 	r.node.IP(t, "route add unreachable 0.0.0.0/0 table 100")
@@ -262,18 +255,4 @@ func TestRootFlowSharesRoutes(t *testing.T) {
 	if got := r.grown(all); got["pod-to-wire"] < 10 || got["device"] < 10 {
 		t.Errorf("two next hops: %v", got)
 	}
-}
-
-// sharedRoutes is how many routes the cache had that connections share.
-func (r *rig) sharedRoutes() (n int) {
-	r.t.Helper()
-	const transport = 16 + 36 // in struct flow, that of its key (bpf/pod/maps.bpf.h)
-	var at uint32
-	var flow []byte
-	for all := r.links.objs.PodFlows.Iterate(); all.Next(&at, &flow); {
-		if binary.NativeEndian.Uint32(flow[transport:]) > 0xff { // ALL_PORTS
-			n++
-		}
-	}
-	return n
 }

@@ -4,6 +4,7 @@ import (
 	"io"
 	"log/slog"
 	"maps"
+	"net"
 	"net/netip"
 	"os/exec"
 	"path/filepath"
@@ -130,6 +131,18 @@ func (r *rig) settled() map[string]uint64 {
 		}
 	}
 	return n
+}
+
+// serve handles one connection after the other until the listener is closed.
+func serve(l net.Listener, each func(net.Conn)) {
+	for {
+		c, err := l.Accept()
+		if err != nil {
+			return
+		}
+		each(c)
+		_ = c.Close()
+	}
 }
 
 // exchange sends so many bytes by TCP, has them sent back, and fails the test unless they arrive.

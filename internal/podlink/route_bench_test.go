@@ -55,18 +55,11 @@ func shortConnections(b *testing.B, from, to *testenv.NS, address netip.Addr, n 
 	b.Helper()
 	l := to.Listen(b, "tcp", netip.AddrPortFrom(address, 5003).String())
 	defer l.Close()
-	go func() {
-		for {
-			c, err := l.Accept()
-			if err != nil {
-				return
-			}
-			answer := make([]byte, 1)
-			_, _ = c.Read(answer)
-			_, _ = c.Write(answer)
-			_ = c.Close()
-		}
-	}()
+	go serve(l, func(c net.Conn) {
+		answer := make([]byte, 1)
+		_, _ = c.Read(answer)
+		_, _ = c.Write(answer)
+	})
 	from.Do(b, func() {
 		for range n {
 			c, err := net.Dial("tcp", l.Addr().String())
