@@ -10,7 +10,7 @@
 #include "limit.h"
 
 enum abi_limits {
-	ABI_VERSION = 17,	/* in the name of the directory with the pins */
+	ABI_VERSION = 18,	/* in the name of the directory with the pins */
 	NUM_FIELDS = 34,	/* tcp.NumFields */
 	MAX_ARMS = 8,		/* path.MaxArms */
 	MAX_CC = 32,		/* congestion controls known at one time */
@@ -100,6 +100,7 @@ enum class_flags {
 	CLASS_PEER_ANY = 1 << 4, /* the rule names remote addresses: the peer option is sent to all of them */
 	CLASS_FOLLOW_ALL = 1 << 5, /* all connections of the rule are followed, whatever their policy says (follow.bpf.h) */
 	CLASS_SWITCH = 1 << 6,	/* running connections of the rule may get another congestion control (switch.bpf.h) */
+	CLASS_UNDIRECTED = 1 << 7, /* neither the rule nor one before it tells who opens a connection */
 };
 
 struct class_entry {		/* the class of the rule that matched */
@@ -411,6 +412,7 @@ enum counter {
 	COUNT_PEER_SEEN,	/* SYNs and SYN-ACKs received with it */
 	COUNT_PEER_RESENT,	/* connections whose SYN was sent again without it */
 	COUNT_PEER_BLOCKED,	/* connections without it, because the host did not answer a SYN with it */
+	COUNT_LOSSY,		/* connections followed only since they lose packets */
 	NUM_COUNTERS,
 };
 

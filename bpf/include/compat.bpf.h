@@ -21,6 +21,12 @@
  * resolution of CLOCK_MONOTONIC_COARSE, which is one tick. */
 const volatile __u32 jiffy_us = 4000;
 
+/* Rounded up. */
+static __always_inline __u32 ms_to_jiffies(__u32 ms)
+{
+	return (ms * 1000 + jiffy_us - 1) / jiffy_us;
+}
+
 /* tcp_sock.total_rto came with Linux 6.7; drop when 6.1 and 6.6 are out of
  * support (December 2027). */
 #define tcp_total_rto(tp) \

@@ -38,6 +38,15 @@ enum {				/* include/net/tcp_states.h */
 	TCP_CLOSING = 11,
 };
 
+enum {				/* sets of them */
+	/* in which data may flow at least in one direction */
+	LIVE_STATES = 1 << TCP_ESTABLISHED | 1 << TCP_FIN_WAIT1 | 1 << TCP_FIN_WAIT2 |
+		      1 << TCP_CLOSE_WAIT,
+	/* in which a connection counts as one of its path: until its socket is unhashed */
+	FLOW_STATES = LIVE_STATES | 1 << TCP_LAST_ACK | 1 << TCP_CLOSING |
+		      1 << TCP_SYN_RECV, /* TCP Fast Open */
+};
+
 #pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
 
 struct in6_addr {

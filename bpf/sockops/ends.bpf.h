@@ -42,7 +42,7 @@ static __always_inline __u32 end_stands_for(const struct known *k, const struct 
 
 	if ((k->track->flags & F_ARM_FAILED) || (k->live && k->live->last.at_ns))
 		return drawn ?: 1;
-	if (drawn > 1)
+	if (drawn > 1 || (drawn && k->track->loss_rtt_us))	/* those that lose packets are all followed (follow.bpf.h) */
 		return drawn;
 	if (!drawn)
 		thin_count(c, bpf_ktime_get_ns(), cfg->report_rate);
@@ -118,15 +118,35 @@ static __noinline void connection_over(struct known *k, struct sock *sk, __u32 c
 		bpf_sk_storage_delete(&live, sk);
 }
 
-/* tcp_v4_destroy_sock, before anything is torn down; for IPv6 as well. */
-SEC("tp_btf/tcp_destroy_sock")
-int tcpilot_report(__u64 *ctx)
+/* A connection without state may have come under a limit while it ran (join_later in limits.bpf.c). It has got a cookie then. */
+static __noinline int unknown_over(struct sock *sk)
 {
-	struct sock *sk = (struct sock *)ctx[0];
+	struct runtime_config *cfg;
+	struct tcp_sock *tp;
+	__u32 zero = 0;
+
+	cfg = bpf_map_lookup_elem(&runtime_config, &zero);
+	if (!cfg || !cfg->limits)
+		return 0;
+	tp = bpf_skc_to_tcp_sock(sk);
+	return tp ? limit_end(tp) : 0;
+}
+
+static __always_inline void socket_over(struct sock *sk)
+{
 	struct known k;
 
 	if (known_find(&k, sk))
 		connection_over(&k, sk, 0);
+	else if (unlikely(sk->__sk_common.skc_cookie.counter))
+		unknown_over(sk);
+}
+
+/* tcp_v4_destroy_sock, before anything is torn down; for IPv6 as well. */
+SEC("tp_btf/tcp_destroy_sock")
+int tcpilot_report(__u64 *ctx)
+{
+	socket_over((struct sock *)ctx[0]);
 	return 0;
 }
 
@@ -136,11 +156,7 @@ int tcpilot_report(__u64 *ctx)
 SEC("tp_btf/tcp_destroy_sock")
 int tcpilot_spare(__u64 *ctx)
 {
-	struct sock *sk = (struct sock *)ctx[0];
-	struct known k;
-
-	if (known_find(&k, sk))
-		connection_over(&k, sk, 0);
+	socket_over((struct sock *)ctx[0]);
 	return 0;
 }
 

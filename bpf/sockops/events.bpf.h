@@ -6,8 +6,8 @@
 #ifndef TCPILOT_EVENTS_BPF_H
 #define TCPILOT_EVENTS_BPF_H
 
+#include "follow.bpf.h"
 #include "init_cwnd.bpf.h"
-#include "pacing.bpf.h"
 #include "timeouts.bpf.h"
 
 static __always_inline void count_event(__u32 class, __u32 op)
@@ -30,6 +30,13 @@ static __always_inline void on_event(struct bpf_sock_ops *skops)
 	struct track *t = recall(skops, tp);
 	__u32 op = skops->op;
 
+	if (op == BPF_SOCK_OPS_RETRANS_CB && (!t || t->stands_for > 1)) {
+		__u32 class = lossy_class(skops);
+
+		if (class)
+			follow_lossy(skops, class);
+		t = recall(skops, tp);
+	}
 	if (!t)
 		return;
 	if (op == BPF_SOCK_OPS_RTO_CB && answer_timeout(skops))

@@ -2,13 +2,28 @@
 /* On a busy host, most of the connections that get nothing, or only timeouts of the handshake, are not followed: there is
  * no state of them, and nothing happens at their end. The share that is followed is the one that is reported (thinning.bpf.h), and
  * each stands for as many others.
+ *
+ * On paths whose losses are watched, those that lose packets are all followed from then on, each for itself. The others of the share
+ * stand for those that do not.
  */
 #ifndef TCPILOT_FOLLOW_BPF_H
 #define TCPILOT_FOLLOW_BPF_H
 
+#include "budget.bpf.h"
 #include "decide.bpf.h"
-#include "report.bpf.h"
+#include "pacing.bpf.h"
+#include "policy.bpf.h"
+#include "remember.bpf.h"
 #include "thinning.bpf.h"
+
+enum {
+	/* Retransmissions from which a connection is followed: half as many losses as suggest a policer (policedLosses in
+	 * internal/estimate), so that the round-trip time of some is noted (note_loss). Small connections hardly reach it. */
+	LOSSES_TO_FOLLOW = 4,
+	LOSSY_PER_WINDOW = 20,	/* of budget_take */
+};
+
+static struct budget lossy[BUDGET_CPUS];
 
 /* Whether a connection that begins needs no state: as long as it lives, it stays as it would be without tcpilot, hold-out or
  * not, but for timeouts of its handshake (syn.bpf.h), and nothing is counted for it either, except that it is one. While
@@ -18,7 +33,10 @@ static __always_inline bool needs_no_state(const struct conn_ctx *ctx)
 {
 	if (ctx->policy && !(ctx->policy->flags & POLICY_UNFOLLOWED))
 		return false;
-	return !(ctx->cls->flags & CLASS_FOLLOW_ALL) && !ctx->cfg->limits;
+	/* Who opened it is not known any more once it loses packets. */
+	if (unlikely(watches_losses(ctx->policy, ctx->now)) && !(ctx->cls->flags & CLASS_UNDIRECTED))
+		return false;
+	return !(ctx->cls->flags & CLASS_FOLLOW_ALL);
 }
 
 /* Whether a connection that begins is to be followed. Sets how many it stands for; 0: drawn at its end. */
@@ -33,6 +51,58 @@ static __always_inline bool follows(const struct conn_ctx *ctx, __u64 number, __
 		return true;
 	ctx->counters->n[COUNT_NOT_FOLLOWED]++;
 	return false;
+}
+
+/* The class of a connection that has lost packets, if it may be followed now; else 0.
+ *
+ * These are global functions, so that each is verified once and not where it is called, and two, because both need much of the stack. */
+__noinline int lossy_class(struct bpf_sock_ops *skops)
+{
+	struct tcp_sock *tp = skops_tcp(skops);
+	const struct class_entry *cls;
+	const struct rule_bank *b;
+	struct runtime_config *cfg;
+	struct conn c = {};
+	__u32 zero = 0;
+
+	cfg = bpf_map_lookup_elem(&runtime_config, &zero);
+	b = cfg ? rules_of(cfg->bank & 1) : NULL;
+	if (!tp || !b || tp->total_retrans < LOSSES_TO_FOLLOW ||
+	    !(1U << (tcp_sk_sock(tp)->__sk_common.skc_state & 31) & FLOW_STATES) ||
+	    bpf_ktime_get_ns() >= cfg->lease_ns || !budget_take(lossy, LOSSY_PER_WINDOW))
+		return 0;
+	conn_read_sock(tp, &c);
+	cls = classify(&c, b, cfg->bank & 1, tp, tcp_sk_sock(tp)->__sk_common.skc_net.net->net_cookie);
+	return cls && (cls->flags & CLASS_UNDIRECTED) ? cls->id : 0;
+}
+
+/* A connection of a class, without state or with state that stands for others, has lost packets. If its path's losses are watched, it
+ * has state of its own from now on, and stands for itself alone. */
+__noinline int follow_lossy(struct bpf_sock_ops *skops, __u32 class)
+{
+	struct track t = { .arm = NO_ARM, .flags = F_ADOPTED | F_ESTABLISHED, .stands_for = 1, .class = class }, *known;
+	struct tcp_sock *tp = skops_tcp(skops);
+	struct counters *n = counters_here();
+	const struct path_policy *p;
+
+	t.start_ns = bpf_ktime_get_ns();
+	p = tp ? conn_policy(tp, class, t.start_ns) : NULL;
+	if (!n || !watches_losses(p, t.start_ns))
+		return 0;
+	known = recall(skops, tp);
+	if (known) {
+		known->stands_for = 1;
+		return 0;
+	}
+	t.cookie = bpf_get_socket_cookie(skops);
+	t.policy_id = p->id;
+	t.flow = p->flow;
+	flow_begin(t.flow);
+	if (!remember(skops, &t, n))
+		flow_end_of(&t);
+	else
+		n->n[COUNT_LOSSY]++;
+	return 0;
 }
 
 #endif

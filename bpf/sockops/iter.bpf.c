@@ -14,6 +14,7 @@
  * any, and its number is one above that of the last bucket of listening sockets, or 0 without those:
  * tcp_seek_last_pos, which goes on from the listening sockets with an offset that it has decremented below 0.
  */
+#include "attached.bpf.h"
 #include "classify.bpf.h"
 #include "report.bpf.h"
 #include "slots.bpf.h"
@@ -32,11 +33,6 @@ struct bpf_iter__tcp {
 	struct bpf_iter_meta *meta;
 	struct sock_common *sk_common;
 } __attribute__((preserve_access_index));
-
-/* ---- knobs, set before load -------------------------------------------- */
-
-/* Only connections of this cgroup and below are handled; 0: of any. */
-const volatile __u64 attached_cgroup;
 
 /* Established connections found since user space cleared it, by index into flow_counts. */
 struct {
@@ -58,29 +54,6 @@ __u32 uncounted;
 __s32 listeners_err;
 
 /* ---- adoption ------------------------------------------------------------ */
-
-static __always_inline bool attached_to(struct tcp_sock *tp)
-{
-	struct cgroup *cg = tcp_sk_sock(tp)->sk_cgrp_data.cgroup;
-	int level = cg ? cg->level : -1;
-
-	if (!attached_cgroup)
-		return true;
-	for (int i = 0; i < MAX_CGROUP_LEVELS; i++) {
-		struct kernfs_node *kn;
-		struct cgroup *up;
-		__u64 id;
-
-		if (i > level)
-			break;
-		bpf_core_read(&up, sizeof(up), &cg->ancestors[i]);
-		bpf_core_read(&kn, sizeof(kn), &up->kn);
-		bpf_core_read(&id, sizeof(id), &kn->id);
-		if (id == attached_cgroup)
-			return true;
-	}
-	return false;
-}
 
 /* Whether a connection is to be adopted: a rule matches it as incoming or as outgoing, and neither of
  * the two rules has the action leave. */
@@ -132,15 +105,6 @@ static __always_inline struct live_conn *move_to_storage(struct tcp_sock *tp, st
 	slot_free(t);
 	return l;
 }
-
-enum {
-	/* in which data may flow at least in one direction */
-	LIVE_STATES = 1 << TCP_ESTABLISHED | 1 << TCP_FIN_WAIT1 | 1 << TCP_FIN_WAIT2 |
-		      1 << TCP_CLOSE_WAIT,
-	/* in which a connection counts as one of its path: until its socket is unhashed */
-	FLOW_STATES = LIVE_STATES | 1 << TCP_LAST_ACK | 1 << TCP_CLOSING |
-		      1 << TCP_SYN_RECV, /* TCP Fast Open */
-};
 
 /* Counts a connection in the row of its present policy: the path may have had none of its own
  * when the connection began. */

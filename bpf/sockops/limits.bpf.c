@@ -3,10 +3,10 @@
  * sockops.bpf.c, and may fail to load alone: then each limit is divided equally among all
  * connections that have begun under it.
  */
+#include "attached.bpf.h"
 #include "classify.bpf.h"
 #include "slots.bpf.h"
 #include "limits.bpf.h"
-
 
 struct seq_file;
 
@@ -54,10 +54,11 @@ int tcpilot_limited(struct bpf_iter__bpf_sk_storage_map *ctx)
 	return 0;
 }
 
-/* Puts a running connection under the limit that its rule has by now. Adopted connections are left out,
- * because it is not known which end opened them. */
+/* Puts a running connection under the limit that its rule has by now. If it has no state (t is NULL), or was adopted, it is not
+ * known which end opened it: then only if that does not matter. */
 static __always_inline void join_later(struct tcp_sock *tp, const struct track *t, __u32 bank)
 {
+	bool directed = t && !(t->flags & F_ADOPTED);
 	__u64 netns = tcp_sk_sock(tp)->__sk_common.skc_net.net->net_cookie;
 	const struct rule_bank *b = rules_of(bank);
 	const struct class_entry *cls;
@@ -66,17 +67,18 @@ static __always_inline void join_later(struct tcp_sock *tp, const struct track *
 	__u64 rule, path = 0;
 	__u32 flags;
 
-	if (!b || !(t->flags & F_ESTABLISHED) || (t->flags & F_ADOPTED))
+	if (!b)
 		return;
 	conn_read_sock(tp, &c);
-	c.outgoing = t->flags & F_OUTGOING;
+	c.outgoing = directed && (t->flags & F_OUTGOING);
 	cls = classify(&c, b, bank, tp, netns);
-	if (!cls || !cls->id || (cls->flags & CLASS_LEAVE))
+	if (!cls || !cls->id || (cls->flags & CLASS_LEAVE) || !(directed || (cls->flags & CLASS_UNDIRECTED)))
 		return;
 	rule = cls->limit;
 	limit_keys(tp, &rule, &path);
 	if (!limit_find(rule))
 		return;
+	bpf_get_socket_cookie(tp);	/* shares are found by it */
 	m = limit_join(tp, rule, path);
 	if (!m)
 		return;
@@ -113,7 +115,8 @@ int tcpilot_limit_walk(struct bpf_iter__tcp *ctx)
 	cookie = skc->skc_cookie.counter;	/* 0: no hook has seen it */
 	l = bpf_sk_storage_get(&live, tp, 0, 0);
 	t = l ? &l->track : cookie ? slot_find(cookie) : NULL;
-	if (t && bpf_ktime_get_ns() < cfg->lease_ns)
+	if ((t ? t->flags & F_ESTABLISHED : 1U << (skc->skc_state & 31) & FLOW_STATES && attached_to(tp)) &&
+	    bpf_ktime_get_ns() < cfg->lease_ns)
 		join_later(tp, t, cfg->bank & 1);
 	return 0;
 }

@@ -27,6 +27,12 @@ static __always_inline bool watches_losses(const struct path_policy *p, __u64 no
 	return p && now < p->expires_ns && (p->adapted & (1U << FIELD_MAX_PACING_RATE));
 }
 
+/* Asks for a callback when the connection retransmits. Other programs of this cgroup may have asked for others. */
+static __always_inline void await_losses(struct bpf_sock_ops *skops)
+{
+	bpf_sock_ops_cb_flags_set(skops, skops->bpf_sock_ops_cb_flags | BPF_SOCK_OPS_RETRANS_CB_FLAG);
+}
+
 /* Packets are retransmitted. Smooths the round-trip time of the packets that were delivered last, by
  * eighths: if the lost ones were dropped by a full queue, these have waited in it. Losses without a longer
  * round-trip time come from a policer (Flach et al., "An Internet-Wide Analysis of Traffic Policing",

@@ -219,6 +219,8 @@ static __always_inline void on_begin(struct bpf_sock_ops *skops, const struct co
 	if (!follows(ctx, number, &stands_for)) {
 		if (unlikely(outgoing && shortens_syn_timeout(ctx)) && !is_left_out(ctx, number))
 			mark_syn_timeout(skops, ctx->tp, ctx->counters, ctx->policy->value[FIELD_SYN_RTO]);
+		if (unlikely(watches_losses(ctx->policy, ctx->now)))
+			await_losses(skops);
 		return;
 	}
 	t = (struct track){ .arm = NO_ARM, .start_ns = ctx->now, .class = ctx->cls->id, .stands_for = stands_for };
@@ -245,7 +247,7 @@ static __always_inline void on_begin(struct bpf_sock_ops *skops, const struct co
 	if (unlikely(ctx->cls->flags & CLASS_SWITCH))
 		await_switch(skops, &t);
 	if (unlikely(watches_losses(ctx->policy, ctx->now)))
-		bpf_sock_ops_cb_flags_set(skops, skops->bpf_sock_ops_cb_flags | BPF_SOCK_OPS_RETRANS_CB_FLAG);
+		await_losses(skops);
 	if (unlikely(!remember(skops, &t, ctx->counters)))
 		flow_end_of(&t);
 	else if (unlikely(t.told_ms && outgoing))

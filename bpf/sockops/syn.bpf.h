@@ -49,11 +49,6 @@ static __always_inline void set_syn_retries(struct bpf_sock_ops *skops, int retr
 	bpf_setsockopt(skops, SOL_TCP, TCP_SYNCNT, &retries, sizeof(retries));
 }
 
-static __always_inline __u32 ms_to_jiffies(__u32 ms)
-{
-	return (ms * 1000 + jiffy_us - 1) / jiffy_us;
-}
-
 /* A connection begins: leaves its timeout for syn_timeout_taken. It stays the kernel's if the application has limited the
  * retransmissions, by number or by time (then the kernel does not ask again), or if the connection belongs to MPTCP, which
  * counts retransmissions to detect middleboxes. So it does if there are few: the first ones are not doubled

@@ -8,33 +8,20 @@
 #ifndef TCPILOT_SYNACK_BPF_H
 #define TCPILOT_SYNACK_BPF_H
 
+#include "budget.bpf.h"
 #include "syn.bpf.h"
 
 enum {
-	SYNACK_WINDOW_MS = 100,
-	SYNACK_PER_WINDOW = 50,
-	SYNACK_CPUS = 256,
+	SYNACK_PER_WINDOW = 50,	/* of budget_take */
 	SYNACK_RETRIES_MIN = 4,	/* see may_shorten_synack */
 };
 
-/* How many SYN-ACKs a CPU has looked up since a time. CPUs with a higher number share a row, and their number. */
-static struct {
-	__u64 begun;	/* jiffies */
-	__u64 n;
-	__u64 own_line[6];
-} synacks[SYNACK_CPUS];
+static struct budget synacks[BUDGET_CPUS];
 
 /* Whether the timeout of another SYN-ACK may be looked up now. */
 static __always_inline bool synack_affordable(void)
 {
-	__u32 cpu = bpf_get_smp_processor_id() % SYNACK_CPUS;
-	__u64 now = bpf_jiffies64();
-
-	if (now - synacks[cpu].begun >= ms_to_jiffies(SYNACK_WINDOW_MS)) {
-		synacks[cpu].begun = now;
-		synacks[cpu].n = 0;
-	}
-	return synacks[cpu].n++ < SYNACK_PER_WINDOW;
+	return budget_take(synacks, SYNACK_PER_WINDOW);
 }
 
 struct bpf_sock_ops_kern {

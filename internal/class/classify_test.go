@@ -179,3 +179,21 @@ func TestCheck(t *testing.T) {
 		}
 	}
 }
+
+func TestUndirected(t *testing.T) {
+	three := []Class{{ID: 1}, {ID: 2}, {ID: 3}}
+	for _, c := range []struct {
+		table Table
+		want  int
+	}{
+		{Table{}, 0},
+		{Table{Classes: three}, 3},
+		{Table{Classes: three, Dims: DimDirection, Outgoing: Set{0b111}, Incoming: Set{0b111}}, 3},
+		{Table{Classes: three, Dims: DimDirection, Outgoing: Set{0b111}, Incoming: Set{0b101}}, 1},
+		{Table{Classes: three, Dims: DimDirection, Outgoing: Set{0b110}, Incoming: Set{0b111}}, 0},
+	} {
+		if got := c.table.Undirected(); got != c.want {
+			t.Errorf("%+v: %d, want %d", c.table, got, c.want)
+		}
+	}
+}

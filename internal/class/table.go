@@ -153,6 +153,21 @@ type Table struct {
 	AnySame Set
 }
 
+// Undirected is the number of rules, from the first on, that do not tell who opens a connection: if one of them is the first
+// that a connection satisfies, it is so in both directions.
+func (t *Table) Undirected() int {
+	if t.Dims&DimDirection == 0 {
+		return len(t.Classes)
+	}
+	both := t.Outgoing.and(t.Incoming)
+	for i := range t.Classes {
+		if both[i/64]&(1<<(i%64)) == 0 {
+			return i
+		}
+	}
+	return len(t.Classes)
+}
+
 // MaxSamePrefix bounds the distinct same-prefix comparisons (ABI: bpf/include/abi.h).
 const MaxSamePrefix = 8
 

@@ -16,7 +16,7 @@ import (
 type abiAbiLimits uint32
 
 const (
-	abiAbiLimitsABI_VERSION      abiAbiLimits = 17
+	abiAbiLimitsABI_VERSION      abiAbiLimits = 18
 	abiAbiLimitsNUM_FIELDS       abiAbiLimits = 34
 	abiAbiLimitsMAX_ARMS         abiAbiLimits = 8
 	abiAbiLimitsMAX_CC           abiAbiLimits = 32
@@ -80,6 +80,7 @@ const (
 	abiClassFlagsCLASS_PEER_ANY   abiClassFlags = 16
 	abiClassFlagsCLASS_FOLLOW_ALL abiClassFlags = 32
 	abiClassFlagsCLASS_SWITCH     abiClassFlags = 64
+	abiClassFlagsCLASS_UNDIRECTED abiClassFlags = 128
 )
 
 type abiClosedBits uint32
@@ -177,7 +178,8 @@ const (
 	abiCounterCOUNT_PEER_SEEN    abiCounter = 24
 	abiCounterCOUNT_PEER_RESENT  abiCounter = 25
 	abiCounterCOUNT_PEER_BLOCKED abiCounter = 26
-	abiCounterNUM_COUNTERS       abiCounter = 27
+	abiCounterCOUNT_LOSSY        abiCounter = 27
+	abiCounterNUM_COUNTERS       abiCounter = 28
 )
 
 type abiCounters struct {

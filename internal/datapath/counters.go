@@ -31,7 +31,8 @@ type Counters struct {
 	Forgotten   uint64               // connections whose socket began another one before a sample was sent
 	Ends        uint64               // of connections that a sample may stand for; of some, their beginning
 	Thinned     uint64               // connections not reported: samples of others stand for them
-	NotFollowed uint64               // of these, connections without state; also a decision
+	NotFollowed uint64               // connections without state at their beginning; also a decision
+	Lossy       uint64               // of these, followed since they lose packets; also a decision
 	Backwards   uint64               // samples dropped because a counter was less than before
 	Peer        PeerCounters
 	Events      []Event
@@ -60,6 +61,7 @@ var decisionNames = map[abiCounter]string{
 	abiCounterCOUNT_NO_POLICY:    "no-policy",
 	abiCounterCOUNT_EXPIRED:      "lease-expired",
 	abiCounterCOUNT_NOT_FOLLOWED: "not-followed",
+	abiCounterCOUNT_LOSSY:        "followed-lossy",
 	abiCounterCOUNT_HOLD_OUT:     "hold-out",
 	abiCounterCOUNT_SET:          "policy",
 	abiCounterCOUNT_APP_CC:       "app-chose",
@@ -87,8 +89,9 @@ func (d *Datapath) Counters() (*Counters, error) {
 	c.Replies = n[abiCounterCOUNT_REPLIES]
 	c.Untracked, c.Forgotten = n[abiCounterCOUNT_UNTRACKED], n[abiCounterCOUNT_FORGOTTEN]
 	c.Ends = n[abiCounterCOUNT_ENDS]
+	c.Lossy = n[abiCounterCOUNT_LOSSY]
 	c.NotFollowed, c.Backwards = n[abiCounterCOUNT_NOT_FOLLOWED], n[abiCounterCOUNT_BACKWARDS]
-	c.Thinned = n[abiCounterCOUNT_THINNED] + c.NotFollowed
+	c.Thinned = n[abiCounterCOUNT_THINNED] + c.NotFollowed - c.Lossy
 	c.Peer = PeerCounters{
 		Sent: n[abiCounterCOUNT_PEER_SENT], Seen: n[abiCounterCOUNT_PEER_SEEN],
 		Resent: n[abiCounterCOUNT_PEER_RESENT], Omitted: n[abiCounterCOUNT_PEER_BLOCKED],

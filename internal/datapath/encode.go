@@ -113,7 +113,7 @@ func unfollowed(p *path.Policy) bool {
 	const handshake = 1<<tcp.SynRTO | 1<<tcp.SynAckRTO
 	fields := p.Params.Mask()
 	switch {
-	case p.FollowAll || p.WatchLosses:
+	case p.FollowAll:
 		return false
 	case fields&^handshake != 0 || p.Adapted != fields:
 		return false

@@ -167,7 +167,7 @@ func TestUnfollowed(t *testing.T) {
 		"RTO_MIN":                       {adapted(tcp.SynRTO, tcp.RTOMin), false},
 		"may get something later":       {path.Policy{FollowAll: true}, false},
 		"counted":                       {path.Policy{CountFlows: true}, true},
-		"losses are watched":            {path.Policy{WatchLosses: true}, false},
+		"losses are watched":            {path.Policy{WatchLosses: true}, true},
 	} {
 		if got := unfollowed(&c.p); got != c.want {
 			t.Errorf("%s: %v", name, got)

@@ -74,7 +74,7 @@ func TryLoad() []Feature {
 		_ = it.Close()
 	}
 	var l limits
-	out[4].Err = l.load(func(spec *ebpf.CollectionSpec) (map[string]*ebpf.Map, error) {
+	out[4].Err = l.load(0, func(spec *ebpf.CollectionSpec) (map[string]*ebpf.Map, error) {
 		return objs.sockopsMaps.replacements(spec), nil
 	})
 	_ = l.close()

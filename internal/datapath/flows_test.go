@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/tcpilot/tcpilot/internal/path"
+	"github.com/tcpilot/tcpilot/internal/tcp"
 )
 
 func newFlows(rows int) *flows {
@@ -24,15 +25,17 @@ func flowKey(class uint32, host byte) *abiPathKey {
 func TestFlowCountsThatArePartial(t *testing.T) {
 	f := newFlows(10)
 	row := f.row("web", flowKey(1, 1))
+	paced := path.Policy{CountFlows: true, Adapted: 1 << tcp.MaxPacingRate} // followed for another reason
+	paced.Params.Set(tcp.MaxPacingRate, 1e6)
 	for i, c := range []struct {
 		p    path.Policy
 		want bool
 	}{
-		{path.Policy{CountFlows: true, WatchLosses: true}, false}, // followed for another reason
+		{paced, false},
 		{path.Policy{CountFlows: true}, true},
-		{path.Policy{CountFlows: true, WatchLosses: true}, true},
+		{paced, true},
 		{path.Policy{CountFlows: true, FollowAll: true}, false},
-		{path.Policy{CountFlows: true, WatchLosses: true}, false},
+		{paced, false},
 	} {
 		if f.note(row, &c.p); f.partial[row] != c.want {
 			t.Errorf("policy %d: partial %v", i, f.partial[row])

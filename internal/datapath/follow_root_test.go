@@ -1,8 +1,10 @@
 package datapath
 
 import (
+	"io"
 	"math"
 	"net"
+	"net/netip"
 	"testing"
 	"time"
 
@@ -108,7 +110,7 @@ func TestRootFollowed(t *testing.T) {
 			after := r.ends(t, begun)
 			left, thinned := after.NotFollowed-before.NotFollowed, after.Thinned-before.Thinned
 			before = after
-			if nothing := name == "get nothing" || name == "counted"; (left > 0) != nothing || thinned < 200 {
+			if nothing := name == "get nothing" || name == "counted" || name == "losses are watched"; (left > 0) != nothing || thinned < 200 {
 				t.Errorf("%d not followed, %d thinned", left, thinned)
 			}
 		})
@@ -210,6 +212,96 @@ func TestRootLongLivedNotFollowed(t *testing.T) {
 		closeAll(t, clients[i], servers[i])
 	}
 	r.awaitFlows(t, path.Root(1, 0), 0)
+}
+
+// TestRootLossyFollowed: of a busy host's connections, those that lose packets are all followed if their policy asks for it,
+// and stand for themselves alone. If their rule depends on who opened them, all are followed from the beginning.
+func TestRootLossyFollowed(t *testing.T) {
+	const conns = 15
+	r := newRig(t)
+	near, far := testenv.Veth(t, r.ns, testenv.NetNS(t))
+	l := listen(t, far.NS, netip.AddrPortFrom(far.V4, 0).String(), nil)
+	one := class.Table{Classes: []class.Class{{ID: 1}}}
+	first := class.Table{Dims: class.DimDirection, Classes: []class.Class{{ID: 1}, {ID: 2}}, Outgoing: class.Set{0b11}, Incoming: class.Set{0b01}}
+	after := class.Table{Dims: class.DimDirection, Classes: []class.Class{{ID: 2}, {ID: 1}}, Outgoing: class.Set{0b10}, Incoming: class.Set{0b11}}
+	watched := func(p *path.Policy) { arms(theDefault(1 << 16))(p); p.CountFlows, p.WatchLosses = true, true }
+	for _, c := range []struct {
+		name   string
+		rules  class.Table
+		policy func(*path.Policy)
+		lossy  bool // those without state are followed later
+		all    bool // they all have state
+	}{
+		{"losses are watched", one, watched, true, false},
+		{"before a rule for outgoing ones", first, watched, true, false},
+		{"after a rule for incoming ones", after, watched, false, true},
+		{"losses are not watched", one, arms(theDefault(1 << 16)), false, false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			r.rules(t, c.rules)
+			r.policy(t, c.policy)
+			rate := rateOf(500, func(n int) { r.churnAll(t, n) })
+			must(t, r.SetSettings(Settings{ReportRate: rate / 3})) // one of nine is followed
+			r.churnAll(t, 1000)
+			before, err := r.Counters()
+			must(t, err)
+			var clients, servers []net.Conn
+			known := map[netip.AddrPort]bool{}
+			for range conns {
+				clients = append(clients, dial(t, r.ns, l.Addr().String(), nil))
+				servers = append(servers, accept(t, l))
+				known[addrPort(clients[len(clients)-1].LocalAddr())] = true
+			}
+			now, err := r.Counters()
+			must(t, err)
+			if n := now.NotFollowed - before.NotFollowed; c.all && n > conns || n == 0 { // the servers' ends have another rule then
+				t.Fatalf("%d ends of %d connections are not followed", n, conns)
+			}
+			for i := range clients {
+				exchange(t, clients[i], servers[i], 200_000)
+			}
+			time.Sleep(150 * time.Millisecond) // a CPU looks up 20 in 100 ms (LOSSY_PER_WINDOW)
+			restore := vanish(t, near, far)
+			for _, c := range clients {
+				_, err := c.Write(make([]byte, 5*1448))
+				must(t, err)
+			}
+			restore()
+			for i, c := range clients {
+				_, err := c.Write(make([]byte, 5*1448))
+				must(t, err)
+				_, err = io.CopyN(io.Discard, servers[i], 10*1448)
+				must(t, err)
+			}
+			for i := range clients {
+				closeAll(t, clients[i], servers[i])
+			}
+			of := func(s *tcp.Sample) bool { return known[s.Local] && s.Kind == tcp.KindClose }
+			if !c.lossy {
+				now, err = r.Counters()
+				must(t, err)
+				if now.Lossy != before.Lossy {
+					t.Errorf("%d were followed later", now.Lossy-before.Lossy)
+				}
+				return
+			}
+			later := uint64(0)
+			for _, s := range r.countShown(t, conns, of) {
+				if s.Class != 1 || s.StandsFor != 1 || s.LossRTT == 0 || s.Retrans < 4 || s.BytesAcked < 200_000 || s.Flows == 0 {
+					t.Errorf("%+v", s)
+				}
+				if s.SinceLosses() {
+					later++
+				}
+			}
+			now, err = r.Counters()
+			must(t, err)
+			if n := now.Lossy - before.Lossy; later > n || later+uint64(unshown(conns)) < n || n != now.Decisions["followed-lossy"]-before.Decisions["followed-lossy"] {
+				t.Errorf("%d of them have a sample, %d were followed later: %v", later, n, now.Decisions)
+			}
+			r.awaitFlows(t, path.Root(1, 0), 0)
+		})
+	}
 }
 
 // TestRootSynRTONotFollowed: a connection without state gets the adapted timeout of its SYN, unless it is a hold-out. If

@@ -51,17 +51,21 @@ func (d *Datapath) loadLimits() {
 		deleteWhere(d.maps.Limits, func(*uint64) bool { return true }),
 		deleteWhere(d.maps.LimitShares, func(*uint64) bool { return true }),
 		deleteWhere(d.maps.LimitEnded, func(*uint64) bool { return true }),
-		l.load(func(spec *ebpf.CollectionSpec) (map[string]*ebpf.Map, error) { return d.maps.replacements(spec), nil }))
+		l.load(d.cgroupID, func(spec *ebpf.CollectionSpec) (map[string]*ebpf.Map, error) { return d.maps.replacements(spec), nil }))
 	if l.err != nil {
 		d.log.Warn("rate limits are divided by the number of connections only", "error", l.err)
 	}
 }
 
-// load loads the programs with maps that exist already, which find returns by their names.
-func (l *limits) load(find func(*ebpf.CollectionSpec) (map[string]*ebpf.Map, error)) error {
+// load loads the programs with maps that exist already, which find returns by their names. Connections without state come
+// under limits only below the cgroup of the given id; 0 is any.
+func (l *limits) load(cgroup uint64, find func(*ebpf.CollectionSpec) (map[string]*ebpf.Map, error)) error {
 	spec, err := loadLimits()
 	if err != nil {
 		return fmt.Errorf("read embedded object limits: %w", err)
+	}
+	if err := spec.Variables[limitsVarAttachedCgroup].Set(cgroup); err != nil {
+		return fmt.Errorf("set cgroup: %w", err)
 	}
 	shared, err := find(spec)
 	if err != nil {
@@ -347,7 +351,7 @@ func ReleaseLimits(bpffs string, walk func(func() error) error) error {
 			_ = m.Close()
 		}
 	}()
-	err := l.load(func(spec *ebpf.CollectionSpec) (map[string]*ebpf.Map, error) {
+	err := l.load(0, func(spec *ebpf.CollectionSpec) (map[string]*ebpf.Map, error) {
 		maps := map[string]*ebpf.Map{}
 		for name := range spec.Maps {
 			if !shared(name) {

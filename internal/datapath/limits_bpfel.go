@@ -39,6 +39,7 @@ const (
 	limitsMapSlots             = "slots"
 	limitsProgTcpilotLimitWalk = "tcpilot_limit_walk"
 	limitsProgTcpilotLimited   = "tcpilot_limited"
+	limitsVarAttachedCgroup    = "attached_cgroup"
 	limitsVarJiffyUs           = "jiffy_us"
 )
 
@@ -119,7 +120,8 @@ type limitsMapSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type limitsVariableSpecs struct {
-	JiffyUs *ebpf.VariableSpec `ebpf:"jiffy_us"`
+	AttachedCgroup *ebpf.VariableSpec `ebpf:"attached_cgroup"`
+	JiffyUs        *ebpf.VariableSpec `ebpf:"jiffy_us"`
 }
 
 // limitsObjects contains all objects after they have been loaded into the kernel.
@@ -195,7 +197,8 @@ func (m *limitsMaps) Close() error {
 //
 // It can be passed to loadLimitsObjects or ebpf.CollectionSpec.LoadAndAssign.
 type limitsVariables struct {
-	JiffyUs *ebpf.Variable `ebpf:"jiffy_us"`
+	AttachedCgroup *ebpf.Variable `ebpf:"attached_cgroup"`
+	JiffyUs        *ebpf.Variable `ebpf:"jiffy_us"`
 }
 
 // limitsPrograms contains all programs after they have been loaded into the kernel.

@@ -1,6 +1,7 @@
 package datapath
 
 import (
+	"fmt"
 	"net"
 	"testing"
 	"time"
@@ -225,6 +226,63 @@ func TestRootLimitOfRunningConnections(t *testing.T) {
 	notice()
 	if a, b := pacingOf(t, client), pacingOf(t, server); a != noPacing || b != noPacing {
 		t.Errorf("pacing rates %d and %d after the lease, want none", a, b)
+	}
+}
+
+// A running connection that has no state comes under a limit that its rule gets, as one that has does, unless the rule depends on
+// who opened it.
+func TestRootLimitOfConnectionsWithoutState(t *testing.T) {
+	r := newRig(t)
+	c, s := r.pair(t, "127.0.0.1:0")
+	known := [2]net.Conn{c, s}
+	r.policy(t, arms(theDefault(1<<16)))
+	must(t, r.SetSettings(Settings{ReportRate: 1}))
+	r.churnAll(t, 1000)
+	before, err := r.Counters()
+	must(t, err)
+	client, server := r.pair(t, "127.0.0.1:0")
+	if now, err := r.Counters(); err != nil || now.NotFollowed != before.NotFollowed+2 {
+		t.Fatalf("%d of 2 ends are not followed, %v", now.NotFollowed-before.NotFollowed, err)
+	}
+	want := func(when string, want uint32, pairs ...[2]net.Conn) {
+		t.Helper()
+		r.ns.Do(t, func() { must(t, r.FollowLimits()) })
+		for _, p := range pairs {
+			follow(t, p[0], p[1])
+		}
+		for i, p := range pairs {
+			if a, b := pacingOf(t, p[0]), pacingOf(t, p[1]); a != want || b != want {
+				t.Errorf("%s, pair %d: pacing rates %d and %d, want %d", when, i, a, b, want)
+			}
+		}
+	}
+	unknown := [2]net.Conn{client, server}
+	limited, limits := class.Class{ID: 1, Limit: limitKey}, map[uint64]limit.Limit{limitKey: {Rate: 4e6}}
+	r.rules(t, class.Table{Dims: class.DimDirection, Classes: []class.Class{{ID: 2}, limited}, Outgoing: class.Set{0b11}, Incoming: class.Set{0b10}})
+	must(t, r.SetLimits(limits))
+	want("after a rule for outgoing ones", noPacing, unknown)
+	r.rules(t, class.Table{Classes: []class.Class{limited}})
+	r.ns.Do(t, func() { must(t, r.FollowLimits()) })
+	want("with a limit", 1e6, known, unknown)
+	var div limit.Divider
+	if res := r.divide(t, &div); res.Limits[limitKey].Connections != 4 {
+		t.Errorf("%+v", res.Limits)
+	}
+	closeAll(t, client, server)
+	eventually(t, func() error {
+		if conns, err := r.Limited(); err != nil || len(conns) != 2 || r.Limits()[limitKey].Ended == 0 {
+			return fmt.Errorf("%d connections are under the limit, ended ones sent %d bytes, %v", len(conns), r.Limits()[limitKey].Ended, err)
+		}
+		return nil
+	})
+	must(t, r.SetLimits(nil))
+	want("without a limit", noPacing, known)
+	r.limitTo(t, nil)
+	before, err = r.Counters()
+	must(t, err)
+	r.churnAll(t, 1000)
+	if now, err := r.Counters(); err != nil || now.NotFollowed < before.NotFollowed+1000 {
+		t.Errorf("%d of 2000 ends are not followed after the limit, %v", now.NotFollowed-before.NotFollowed, err)
 	}
 }
 

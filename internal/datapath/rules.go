@@ -62,7 +62,7 @@ func (d *Datapath) writeBank(bank uint32, t *class.Table) error {
 		do   func() error
 	}{
 		{"answers to timeouts", func() error { return d.writeTimeouts(t.Classes) }},
-		{"classes", func() error { return d.writeClasses(bank, t.Classes) }},
+		{"classes", func() error { return d.writeClasses(bank, t) }},
 		{"remote prefixes", func() error { return d.writePrefixes(d.maps.RemoteRules, bank, remote) }},
 		{"local prefixes", func() error { return d.writePrefixes(d.maps.LocalRules, bank, local) }},
 		{"remote ports", func() error { return d.writePorts(bank, 0, t.RemotePort) }},
@@ -123,7 +123,8 @@ func samePrefix(s class.SamePrefix) abiSamePrefix {
 	return p
 }
 
-func (d *Datapath) writeClasses(bank uint32, classes []class.Class) error {
+func (d *Datapath) writeClasses(bank uint32, t *class.Table) error {
+	classes, undirected := t.Classes, t.Undirected()
 	if len(classes) > class.MaxRules {
 		return fmt.Errorf("%d rules: at most %d", len(classes), class.MaxRules)
 	}
@@ -131,6 +132,9 @@ func (d *Datapath) writeClasses(bank uint32, classes []class.Class) error {
 		var e abiClassEntry
 		if i < len(classes) {
 			e = classEntry(classes[i])
+		}
+		if i < undirected {
+			e.Flags |= uint32(abiClassFlagsCLASS_UNDIRECTED)
 		}
 		if err := d.maps.Classes.Put(bank*class.MaxRules+uint32(i), &e); err != nil {
 			return err

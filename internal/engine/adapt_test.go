@@ -3,11 +3,12 @@ package engine
 import (
 	"errors"
 	"fmt"
-	"net/netip"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/tcpilot/tcpilot/internal/estimate"
+	"github.com/tcpilot/tcpilot/internal/learn"
 	"github.com/tcpilot/tcpilot/internal/path"
 	"github.com/tcpilot/tcpilot/internal/policy"
 	"github.com/tcpilot/tcpilot/internal/tcp"
@@ -363,53 +364,76 @@ func TestPathsWithRaisedWindowsAreFollowed(t *testing.T) {
 	want("much later", false, false, 1)
 }
 
-// Connections of a short path may have no state. When the path becomes longer, those that run are adopted, once.
-func TestPathsThatBecomeLongerAreFollowed(t *testing.T) {
+// A row that is to adopt connections, and that cannot be written at first, adopts them once it can.
+func TestRowThatCannotBeWrittenAdoptsLater(t *testing.T) {
+	w := newWorld(t, nil, learnRule("all", windowRule))
+	to, even := "198.51.100.7", goods{cubic: 100, bbr: 100, reno: 100}
+	empty := func(s *tcp.Sample) { s.SRTT, s.RTTVar = s.MinRTT+200, 100 }
+	w.run(1, ip(to), even, empty)
+	w.sink.refuse = errors.New("no")
+	w.run(30, ip(to), even, empty)
+	if w.sink.adopts != 0 {
+		t.Fatalf("adopted %d times before the row was written", w.sink.adopts)
+	}
+	w.sink.refuse = nil
+	w.run(1, ip(to), even, empty)
+	w.now += 2 * second
+	w.e.Tick(w.now)
+	if most, row := windowOf(w, to); most == 0 || !row.Policy.FollowAll || w.sink.adopts != 1 {
+		t.Errorf("window %d, followed %v, adopted %d times", most, row.Policy.FollowAll, w.sink.adopts)
+	}
+}
+
+// Losses are watched on all paths that are not known to be short; nobody is followed for that from its beginning.
+func TestPathsWhoseLossesAreWatched(t *testing.T) {
 	w := newWorld(t, nil, learnRule("all", pacingRule))
 	to, even := ip("198.51.100.7"), goods{cubic: 100, bbr: 100, reno: 100}
 	row := func() path.Policy { return w.sink.rows[path.Of(1, 0, to, 24)].Policy }
-	short := func(s *tcp.Sample) { s.Connect, s.MinRTT, s.SRTT, s.RTTVar = 100*time.Microsecond, 100, 120, 10 }
-	tiny := ip("203.0.113.9") // its connections have no outcome, and no field is adapted
+	w.run(30, to, even, func(s *tcp.Sample) { s.Connect, s.MinRTT, s.SRTT, s.RTTVar = 100*time.Microsecond, 100, 120, 10 })
+	if root, _ := w.sink.lookup(1, 0, ip("192.0.2.200")); row().WatchLosses || row().CountFlows || !root.Policy.WatchLosses || root.Policy.FollowAll {
+		t.Errorf("a short path: %+v; an unknown one: %+v", row(), root.Policy)
+	}
+	w.now += int64(21 * time.Minute) // the least round-trip time is remembered for 10 minutes, or for 20
+	w.run(30, to, even)
+	if !row().WatchLosses || !row().CountFlows || row().FollowAll || w.sink.adopts != 0 {
+		t.Errorf("a longer path: %+v, adopted %d times", row(), w.sink.adopts)
+	}
 	small := func(s *tcp.Sample) {
 		s.Flags |= tcp.FlagAppLimited
 		s.Ssthresh, s.Cwnd, s.Busy = 0, 10, time.Microsecond
 	}
-	w.run(30, tiny, even, short, small)
-	if row, ok := w.sink.rows[path.Of(1, 0, tiny, 24)]; !ok || row.Policy.FollowAll {
-		t.Errorf("a short path of small connections: row %v, %+v", ok, row.Policy)
-	}
-	w.run(30, to, even, short)
-	if row().FollowAll || row().CountFlows || w.sink.adopts != 0 {
-		t.Fatalf("a short path: followed %v, counted %v, adopted %d times", row().FollowAll, row().CountFlows, w.sink.adopts)
-	}
-	w.now += int64(21 * time.Minute) // the least round-trip time is remembered for 10 minutes, or for 20
-	w.run(30, to, even)
-	if !row().FollowAll || !row().CountFlows || w.sink.adopts != 1 {
-		t.Errorf("a longer path: followed %v, counted %v, adopted %d times", row().FollowAll, row().CountFlows, w.sink.adopts)
-	}
-	w.run(30, tiny, even, small) // it loses its row, and gets its rule's
-	if row, ok := w.sink.rows[path.Of(1, 0, tiny, 24)]; ok && !row.Policy.FollowAll || w.sink.adopts != 2 {
-		t.Errorf("small connections of a longer path: row %v, %+v, adopted %d times", ok, row.Policy, w.sink.adopts)
+	w.run(30, ip("203.0.113.9"), even, small)
+	if p, ok := w.e.nodes[keyOf(1, 0, ip("203.0.113.9"), 24)]; ok {
+		t.Errorf("connections without an outcome, which show no losses, made a path known: %+v", p.metrics)
 	}
 }
 
-// The first row of a longer path within a short one adopts, since the row that it replaces did not follow. So does
-// one that cannot be written at first.
-func TestFirstRowOfAPathWithinAShortOneAdopts(t *testing.T) {
-	w := newWorld(t, func(o *Options) { o.Bits = func(netip.Addr) int { return 16 } }, learnRule("all", pacingRule))
-	even := goods{cubic: 100, bbr: 100, reno: 100}
-	w.run(40, ip("198.51.7.1"), even, func(s *tcp.Sample) { s.Connect, s.MinRTT, s.SRTT, s.RTTVar = 100*time.Microsecond, 100, 120, 10 })
-	if row := w.sink.rows[path.Of(1, 0, ip("198.51.7.1"), 16)]; row.Policy.FollowAll || w.sink.adopts != 0 {
-		t.Fatalf("a short prefix: %+v, adopted %d times", row.Policy, w.sink.adopts)
+// Of a busy host's connections, those that are followed since they lose packets find the path's policer; nothing else follows
+// from them.
+func TestPolicerOfConnectionsFollowedForTheirLosses(t *testing.T) {
+	w := newWorld(t, nil, learnRule("all", pacingRule))
+	w.gap = second + second/10
+	to, g := "198.51.100.7", goods{cubic: 100, bbr: 100, reno: 100}
+	lossy := func(s *tcp.Sample) {
+		policedBy(w, to, 6e6)(s)
+		if s.MaxPacingRate == 0 { // the others have state from their beginning
+			s.Flags, s.Arm, s.Class = tcp.FlagAdopted, tcp.CC{}, 1
+		}
 	}
-	w.sink.refuse = errors.New("no")
-	w.run(1, ip("198.51.99.1"), even)
-	w.sink.refuse = nil
-	w.run(1, ip("198.51.99.1"), even)
-	w.now += 2 * second
-	w.e.Tick(w.now)
-	if row, ok := w.sink.rows[path.Of(1, 0, ip("198.51.99.1"), 32)]; !ok || !row.Policy.FollowAll || w.sink.adopts != 1 {
-		t.Errorf("a host that is farther: row %v, %+v, adopted %d times", ok, row.Policy, w.sink.adopts)
+	for n := 1; n <= 30; n++ {
+		w.run(1, ip(to), g, lossy)
+		if n == 3 {
+			p := w.path("198.51.100.0/24")
+			if p.Samples != 0 || w.e.nodes[keyOf(1, 0, ip(to), 24)].metrics.Policer.State != estimate.PolicerSuspected {
+				t.Errorf("after three connections: %+v", p)
+			}
+		}
+	}
+	if p := w.path("198.51.100.0/24"); p.RateLimit < 0.9*6e6 || p.RateLimit > 6e6 {
+		t.Errorf("%d bytes/s: %s", p.RateLimit, p.RateLimitWhy)
+	}
+	if n := w.e.ignored[learn.Adopted]; n < 3 {
+		t.Errorf("%d samples without an outcome for that reason", n)
 	}
 }
 

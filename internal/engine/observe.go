@@ -30,6 +30,11 @@ func (e *Engine) Observe(s *tcp.Sample) {
 		return
 	}
 	at := e.find(rs, s)
+	if s.SinceLosses() {
+		e.observeLosses(rs, &at, s)
+		e.evict(s.At)
+		return
+	}
 	leaf := at.leaf()
 	if leaf == nil {
 		leaf = cmp.Or(e.nodes[rootKey(rs.class, at.scope)], rs.root)
@@ -115,6 +120,25 @@ func (e *Engine) updateMetrics(rs *ruleState, at *position, s *tcp.Sample) {
 	e.countWithoutECN(at.leaf(), s)
 }
 
+// observeLosses records what losses show: the sample of a connection that is followed for them shows nothing else that
+// is comparable with those of others.
+func (e *Engine) observeLosses(rs *ruleState, at *position, s *tcp.Sample) {
+	e.ignored[learn.Adopted]++
+	if at.path == nil {
+		if !rs.rule.Adapts(tcp.MaxPacingRate) || e.rollouts.observe || !estimate.ShowsCapacity(s) {
+			return
+		}
+		at.path = e.node(rs, at.scope, at.addr, true)
+	}
+	if at.host != nil {
+		at.host.metrics.ObserveLosses(e.ofHost(at.host, s))
+		e.readapt(at.host, s)
+	}
+	at.path.metrics.ObserveLosses(s)
+	e.readapt(at.path, s)
+	e.touch(at.path, s.At)
+}
+
 // ofHost returns a sample with the number of connections of its host. One that began before the
 // host had a row of its own was counted with the path's, which may be many more.
 func (e *Engine) ofHost(host *node, s *tcp.Sample) *tcp.Sample {
@@ -132,8 +156,7 @@ func showsPath(rs *ruleState, s *tcp.Sample) bool {
 	if s.Has(tcp.FlagOutgoing) {
 		timeout = tcp.SynRTO
 	}
-	// As long as a path is not known to be short, all of its connections are followed if pacing rates are adapted.
-	return estimate.ShowsCapacity(s) || s.SRTT != 0 && (rs.rule.Adapts(timeout) || rs.rule.Adapts(tcp.MaxPacingRate)) ||
+	return estimate.ShowsCapacity(s) || s.SRTT != 0 && rs.rule.Adapts(timeout) ||
 		estimate.ShowsTimeouts(s) && (rs.rule.Adapts(tcp.RTOMin) || rs.rule.Adapts(tcp.PeerOption)) ||
 		s.Has(tcp.FlagPeerSent) && rs.rule.Adapts(tcp.PeerOption) ||
 		estimate.ShowsWaits(s) && rs.rule.Adapts(tcp.DelackMax)

@@ -120,6 +120,17 @@ func (p *Path) Observe(s *tcp.Sample) {
 	p.Updated = at
 }
 
+// ObserveLosses updates what losses show by a sample of a connection that is followed only since it has lost packets
+// (tcp.Sample.SinceLosses). Everything else follows from samples that stand for all connections alike; round-trip times only as
+// long as there are some.
+func (p *Path) ObserveLosses(s *tcp.Sample) {
+	at := max(s.At, p.Updated)
+	if p.SRTT == 0 || at-p.RTTAt > int64(rttWindow/2) {
+		p.observeRTT(s, at)
+	}
+	p.Policer.observe(s, at)
+}
+
 func (p *Path) observeRTT(s *tcp.Sample, at int64) {
 	p.MinRTT.Min(at, uint64(s.MinRTT), rttWindow)
 	if s.Connect < maxHandshake {

@@ -188,10 +188,7 @@ func (p *Policer) observeFree(s *tcp.Sample, at int64) {
 	case f.Count == 0:
 		return
 	}
-	if f.Sent > math.MaxUint32/2-s.DataSegsOut {
-		f.Sent, f.Lost = f.Sent/2, f.Lost/2
-	}
-	f.Sent, f.Lost = f.Sent+s.DataSegsOut, f.Lost+min(s.Lost, s.DataSegsOut)
+	f.count(s)
 	if !lossy {
 		return
 	}
@@ -208,6 +205,17 @@ func (f *FreeConnections) add(s *tcp.Sample) {
 	f.Rates[0] = uint32(min(math.MaxUint32, rateOf(s)*atOnce(s)))
 	f.Count = min(f.Count+1, uint8(len(f.Rates)))
 	f.Stretch += (stretch(s) - f.Stretch) / float32(f.Count)
+}
+
+// count adds the packets of a connection, and of those that it stands for: on a busy host, connections that lose packets
+// stand for themselves, and the others for many.
+func (f *FreeConnections) count(s *tcp.Sample) {
+	each := uint64(max(1, s.StandsFor))
+	sent, lost := uint64(f.Sent)+each*uint64(s.DataSegsOut), uint64(f.Lost)+each*uint64(min(s.Lost, s.DataSegsOut))
+	for sent > math.MaxUint32 {
+		sent, lost = sent/2, lost/2
+	}
+	f.Sent, f.Lost = uint32(sent), uint32(lost)
 }
 
 // Rate is their mean rate, bytes/s.

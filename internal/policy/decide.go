@@ -127,7 +127,7 @@ func (in *Input) follow(p *path.Policy, window bool) {
 // something, or their number decides what new ones get. m is nil for a path of which nothing is known. was says whether they
 // are now, and window whether a raised initial window is in use, or was lately.
 func (r *Rule) FollowsAll(m *estimate.Path, was, window bool) bool {
-	return r.adaptsWindows(m, was) && (window || r.names(tcp.MaxPacingRate)) || r.names(tcp.RTOMin, tcp.DelackMax, tcp.CwndClamp, tcp.PeerOption)
+	return window && r.adaptsWindows(m, was) || r.names(tcp.RTOMin, tcp.DelackMax, tcp.CwndClamp, tcp.PeerOption)
 }
 
 // adaptsWindows reports whether windows or pacing rates of a path may be adapted now or later.

@@ -19,7 +19,7 @@ func TestFollow(t *testing.T) {
 		return m
 	}
 	short := rtt(100, 20, adaptNow)
-	all := path.Policy{FollowAll: true, CountFlows: true, WatchLosses: true}
+	watched := path.Policy{CountFlows: true, WatchLosses: true}
 	divided, counted := path.Policy{FollowAll: true, CountFlows: true}, path.Policy{CountFlows: true}
 	for _, c := range []struct {
 		name    string
@@ -31,7 +31,7 @@ func TestFollow(t *testing.T) {
 		{"nothing is adapted", nil, rtt(5000, 20, adaptNow), false, path.Policy{}},
 		{"timeouts", []tcp.Field{tcp.SynRTO, tcp.SynAckRTO}, rtt(5000, 20, adaptNow), false, path.Policy{}},
 		{"windows", []tcp.Field{tcp.InitCwnd}, rtt(5000, 20, adaptNow), false, counted},
-		{"a pacing rate", []tcp.Field{tcp.MaxPacingRate}, rtt(5000, 20, adaptNow), false, all},
+		{"a pacing rate", []tcp.Field{tcp.MaxPacingRate}, rtt(5000, 20, adaptNow), false, watched},
 		{"windows, a path of half a millisecond", []tcp.Field{tcp.InitCwnd}, rtt(500, 20, adaptNow), false, counted},
 		{"windows, a short path", []tcp.Field{tcp.InitCwnd, tcp.MaxPacingRate}, short, false, path.Policy{}},
 		{"windows, one that is hardly known", []tcp.Field{tcp.InitCwnd}, rtt(100, 9, adaptNow), false, counted},
@@ -39,7 +39,7 @@ func TestFollow(t *testing.T) {
 		{"windows, an idle short path", []tcp.Field{tcp.InitCwnd}, rtt(100, 20, adaptNow-int64(metricsAge)-1), false, path.Policy{}},
 		{"windows, one of which nothing is known", []tcp.Field{tcp.InitCwnd}, nil, false, counted},
 		{"windows, unknown paths", []tcp.Field{tcp.InitCwnd}, short, true, path.Policy{}},
-		{"a pacing rate, unknown paths", []tcp.Field{tcp.MaxPacingRate}, short, true, path.Policy{FollowAll: true, WatchLosses: true}},
+		{"a pacing rate, unknown paths", []tcp.Field{tcp.MaxPacingRate}, short, true, path.Policy{WatchLosses: true}},
 		{"RTO_MIN, a short path", []tcp.Field{tcp.RTOMin}, short, false, path.Policy{FollowAll: true}},
 		{"a clamp, a short path", []tcp.Field{tcp.CwndClamp}, short, false, divided},
 	} {

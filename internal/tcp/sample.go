@@ -78,7 +78,7 @@ const (
 	FlagAppLimited                     // DeliveryRate was measured while the application sent too little
 	FlagECN                            // ECN was negotiated
 	FlagECNSeen                        // a packet with an ECT codepoint arrived
-	FlagAdopted                        // its beginning was not seen, or not kept: found by the iterator
+	FlagAdopted                        // its beginning was not seen, or not kept: found by the iterator, or see SinceLosses
 	FlagDefaultArm                     // the arm drawn was the default: nothing was set, Arm is CC
 	FlagHoldOutSlice                   // with FlagHoldOut: the whole slice of time is in the hold-out
 	FlagRcvbufMax                      // its receive buffer has grown to the maximum of tcp_rmem
@@ -88,6 +88,10 @@ const (
 	FlagPeerSent   Flags = 1 << 14 // its SYN or SYN-ACK had the peer option
 	FlagPeerResent Flags = 1 << 15 // its SYN was sent again, without the peer option
 )
+
+// SinceLosses reports whether a connection of a known rule is followed only since it has lost packets. All such
+// connections of its path are, and few of those that lose none.
+func (s *Sample) SinceLosses() bool { return s.Has(FlagAdopted) && s.Class != 0 }
 
 // InfiniteSsthresh is TCP_INFINITE_SSTHRESH (include/net/tcp.h), the Ssthresh of a connection
 // that never left slow start.

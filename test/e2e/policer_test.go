@@ -22,11 +22,11 @@ const (
 
 const paceRules = "  - {name: lab, match: {remote: [10.77.0.0/16]}, learn: {arms: [cubic], hold_out: 10%}, adapt: [max_pacing_rate]}\n"
 
-// newPolicedPath is a world with a path of 20 ms and 1 Gbit/s, in which a policer with a small
+// newPolicedPath is a world with others, and with a path of 20 ms and 1 Gbit/s, in which a policer with a small
 // bucket drops what exceeds its rate.
-func newPolicedPath(t *testing.T) *world {
+func newPolicedPath(t *testing.T, others ...string) *world {
 	t.Helper()
-	w := newWorld(t, "far")
+	w := newWorld(t, append([]string{"far"}, others...)...)
 	reshape(t, w.remotes[0].way, func(s *link.Spec) {
 		*s = link.Spec{Delay: 20*time.Millisecond - delay, Rate: 1e9, Policer: link.Policer{Rate: policed, Burst: 100e3}}
 	})
@@ -161,6 +161,50 @@ func TestMeasurePolicerTogether(t *testing.T) {
 		testenv.AtMost(m, "share of retransmits of 5 that begin together, of that without tcpilot", paced.share()/before.share(), 0.25)
 		testenv.AtLeast(m, "goodput of 5 that begin together, of the policer's payload", 5*mean(paced.goodputs)/policedPayload, 0.85)
 	})
+}
+
+// TestRootPolicerIsFoundOnABusyHost: where most connections have no state, those that lose packets show the policer.
+func TestRootPolicerIsFoundOnABusyHost(t *testing.T) {
+	w := newPolicedPath(t, "near")
+	r, near := w.remotes[0], w.remotes[1]
+	p := startTcpilot(t, w, settings{rules: paceRules})
+	samples := p.follow(t)
+	rate, later, sparse := uint64(0), 0, 0
+	for n := 1; n <= 40 && rate == 0; n++ {
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			s := load.ChurnSpec{To: []string{at(near.Addr4)}, Workers: 400, Duration: 500 * time.Millisecond}
+			if _, err := w.client.Churn(t.Context(), s); err != nil {
+				t.Error(err)
+			}
+		}()
+		time.Sleep(300 * time.Millisecond)
+		c := bulk(t, w.client, load.BulkSpec{To: at(r.Addr4), Duration: 1500 * time.Millisecond})
+		<-done
+		s := samples.await(t, of(c))
+		if slices.Contains(s.Flags, "adopted") {
+			later++
+		} else if s.StandsFor > 1 {
+			sparse++
+		}
+		time.Sleep(200 * time.Millisecond) // for the decision that follows from its sample
+		var why string
+		rate, why = rateLimit(t, p)
+		t.Logf("%d: %.1f Mbit/s, paced at %.1f, %d of %d retransmitted, %.2f times the least round-trip time then, %v: %s",
+			n, c.Goodput/1e6, float64(s.MaxPacingRate)*8/1e6, c.Retrans, c.Segments, float64(s.LossRTT)/float64(max(1, s.MinRTT)), s.Flags, why)
+	}
+	d := map[string]uint64{}
+	for _, n := range p.status(t).Counters.Decisions {
+		d[n.Reason] = n.Count
+	}
+	t.Logf("%d connections were followed once they lost packets; %v", later, d)
+	if sparse != 0 || d["not-followed"] == 0 || d["followed-lossy"] < uint64(later) { // how many were left out depends on the machine
+		t.Errorf("%d connections were followed once they lost packets, %d stand for others; %v", later, sparse, d)
+	}
+	if limit := float64(rate) * 8; limit < 0.7*policedPayload || limit > 1.1*policedPayload {
+		t.Errorf("the rate limit was found at %.1f Mbit/s, it is %.1f", limit/1e6, policedPayload/1e6)
+	}
 }
 
 // TestMeasureNoFalsePolicer: on links that lose packets for other reasons, no rate limit is found,
