@@ -152,6 +152,9 @@ struct path_policy {		/* what most connections need first, in one cache line */
 	__u16 num_arms;
 	__u16 flags;		/* enum policy_flags */
 	__u8 arm[MAX_ARMS];	/* index into runtime_config.cc, or ARM_DEFAULT */
+	/* Jiffies; 0: none. Of FIELD_SYN_RTO and FIELD_SYNACK_RTO, if they are adapted: connections without state need them (syn.bpf.h). */
+	__u32 syn_timeout;
+	__u32 synack_timeout;
 	__u32 weight[MAX_ARMS];	/* cumulative, in 1/65536 */
 	__u64 value[NUM_FIELDS];
 	__u64 window_expires_ns; /* CLOCK_MONOTONIC; window is not used from then on */
@@ -390,10 +393,11 @@ enum counter {
 	COUNT_ENDS,		/* of connections that a sample may stand for; of some, their beginning */
 	COUNT_THINNED,		/* ends not reported: samples of others stand for them */
 	COUNT_NOT_FOLLOWED,	/* connections not followed: samples of others stand for them */
-	COUNT_SAMPLES,		/* submitted to the ring */
+	COUNT_REPLIES,		/* request ops answered */
 	COUNT_APP_CC,		/* congestion control left to the application */
 	/* Of some. */
 	COUNT_HOLD_OUT,
+	COUNT_SAMPLES,		/* submitted to the ring */
 	COUNT_SAMPLES_LOST,	/* the ring was full */
 	COUNT_LEFT,		/* connections of rules with action leave */
 	COUNT_NO_RULE,		/* no rule matched */
@@ -402,7 +406,6 @@ enum counter {
 	COUNT_CC_SET,
 	COUNT_CC_SAME,		/* arm was already in use */
 	COUNT_CC_FAILED,
-	COUNT_REPLIES,		/* request ops answered */
 	COUNT_UNTRACKED,	/* no room for the state of the connection */
 	COUNT_STORAGE,		/* state is in socket storage */
 	COUNT_FORGOTTEN,	/* socket began another connection before a sample was sent */
@@ -467,7 +470,7 @@ _Static_assert(sizeof(struct cc_state) == 32 && sizeof(struct path_key) == 32, "
 _Static_assert(sizeof(struct rule_prefix) == 24 && sizeof(struct rule_id) == 16, "abi");
 _Static_assert(sizeof(struct rule_bank) % 64 == 0 && sizeof(struct class_entry) == 32, "cache lines");
 _Static_assert(sizeof(struct counters) % 64 == 0 && sizeof(struct track) == 64, "cache lines");
-_Static_assert(sizeof(struct path_policy) == 104 + 8 * NUM_FIELDS, "abi");
+_Static_assert(sizeof(struct path_policy) == 112 + 8 * NUM_FIELDS, "abi");
 _Static_assert(sizeof(struct runtime_config) == 96 + (MAX_CC + MAX_INHERITED) * CC_NAME, "abi");
 _Static_assert(sizeof(struct flow_count) == 32 && sizeof(struct timeout_answer) == 24, "abi");
 _Static_assert(sizeof(struct conn_sample) == 312 && sizeof(struct sock_option) == 8, "abi");

@@ -132,12 +132,12 @@ static __noinline int unknown_over(struct sock *sk)
 	return tp ? limit_end(tp) : 0;
 }
 
-static __always_inline void socket_over(struct sock *sk)
+static __always_inline void socket_over(struct sock *sk, __u32 closed)
 {
 	struct known k;
 
 	if (known_find(&k, sk))
-		connection_over(&k, sk, 0);
+		connection_over(&k, sk, closed);
 	else if (unlikely(sk->__sk_common.skc_cookie.counter))
 		unknown_over(sk);
 }
@@ -146,7 +146,7 @@ static __always_inline void socket_over(struct sock *sk)
 SEC("tp_btf/tcp_destroy_sock")
 int tcpilot_report(__u64 *ctx)
 {
-	socket_over((struct sock *)ctx[0]);
+	socket_over((struct sock *)ctx[0], 0);
 	return 0;
 }
 
@@ -156,7 +156,7 @@ int tcpilot_report(__u64 *ctx)
 SEC("tp_btf/tcp_destroy_sock")
 int tcpilot_spare(__u64 *ctx)
 {
-	socket_over((struct sock *)ctx[0]);
+	socket_over((struct sock *)ctx[0], 0);
 	return 0;
 }
 
@@ -168,15 +168,14 @@ int tcpilot_reset(__u64 *ctx)
 {
 	struct sock *sk = (struct sock *)ctx[0];
 	struct tcp_sock *tp;
-	struct known k;
 
 	/* sk may be missing, or be a request or time-wait socket, which is smaller than
 	 * struct sock. Neither is TCP_CLOSE. */
 	if (!sk || sk->__sk_common.skc_state != TCP_CLOSE)
 		return 0;
 	tp = bpf_skc_to_tcp_sock(sk);
-	if (tp && known_find(&k, tcp_sk_sock(tp)))
-		connection_over(&k, tcp_sk_sock(tp), CLOSED_RST_SENT);
+	if (tp)
+		socket_over(tcp_sk_sock(tp), CLOSED_RST_SENT);
 	return 0;
 }
 

@@ -28,11 +28,10 @@ static __always_inline void on_event(struct bpf_sock_ops *skops)
 {
 	struct tcp_sock *tp = skops_tcp(skops);
 	struct track *t = recall(skops, tp);
-	__u32 op = skops->op;
+	__u32 op = skops->op, class;
 
-	if (op == BPF_SOCK_OPS_RETRANS_CB && (!t || t->stands_for > 1)) {
-		__u32 class = lossy_class(skops);
-
+	if (op == BPF_SOCK_OPS_RETRANS_CB && tp && shows_losses(tp, t)) {
+		class = t && t->class ? t->class : class_undirected(skops);
 		if (class)
 			follow_lossy(skops, class);
 		t = recall(skops, tp);

@@ -20,7 +20,8 @@ enum {
 	/* Retransmissions from which a connection is followed: half as many losses as suggest a policer (policedLosses in
 	 * internal/estimate), so that the round-trip time of some is noted (note_loss). Small connections hardly reach it. */
 	LOSSES_TO_FOLLOW = 4,
-	LOSSY_PER_WINDOW = 20,	/* of budget_take */
+	LOSSES_LOOKED_AT = 64,	/* retransmissions from which it is not looked at any more */
+	LOSSY_PER_WINDOW = 20,	/* connections that a CPU looks at in BUDGET_WINDOW_MS */
 };
 
 static struct budget lossy[BUDGET_CPUS];
@@ -53,10 +54,20 @@ static __always_inline bool follows(const struct conn_ctx *ctx, __u64 number, __
 	return false;
 }
 
-/* The class of a connection that has lost packets, if it may be followed now; else 0.
+/* Whether a connection that retransmits may have to be followed from now on: it has lost packets, and has no state, or its state
+ * stands for others (t), or it was adopted without a class. Not for ever: its path's losses may not be watched. */
+static __always_inline bool shows_losses(struct tcp_sock *tp, const struct track *t)
+{
+	return tp->total_retrans >= LOSSES_TO_FOLLOW && tp->total_retrans < LOSSES_LOOKED_AT &&
+	       (!t || t->stands_for > 1 || ((t->flags & F_ADOPTED) && !t->class)) &&
+	       (1U << (tcp_sk_sock(tp)->__sk_common.skc_state & 31) & FLOW_STATES) && budget_take(lossy, LOSSY_PER_WINDOW);
+}
+
+/* The class of a connection, if it does not depend on who opened it; else 0.
  *
- * These are global functions, so that each is verified once and not where it is called, and two, because both need much of the stack. */
-__noinline int lossy_class(struct bpf_sock_ops *skops)
+ * This and follow_lossy are global functions, so that each is verified once and not where it is called, and two, because both need much
+ * of the stack: with the program that calls this, and what this calls, it is all of the 512 bytes on Linux before 6.5. */
+__noinline int class_undirected(struct bpf_sock_ops *skops)
 {
 	struct tcp_sock *tp = skops_tcp(skops);
 	const struct class_entry *cls;
@@ -67,31 +78,40 @@ __noinline int lossy_class(struct bpf_sock_ops *skops)
 
 	cfg = bpf_map_lookup_elem(&runtime_config, &zero);
 	b = cfg ? rules_of(cfg->bank & 1) : NULL;
-	if (!tp || !b || tp->total_retrans < LOSSES_TO_FOLLOW ||
-	    !(1U << (tcp_sk_sock(tp)->__sk_common.skc_state & 31) & FLOW_STATES) ||
-	    bpf_ktime_get_ns() >= cfg->lease_ns || !budget_take(lossy, LOSSY_PER_WINDOW))
+	if (!tp || !b)
 		return 0;
 	conn_read_sock(tp, &c);
 	cls = classify(&c, b, cfg->bank & 1, tp, tcp_sk_sock(tp)->__sk_common.skc_net.net->net_cookie);
 	return cls && (cls->flags & CLASS_UNDIRECTED) ? cls->id : 0;
 }
 
-/* A connection of a class, without state or with state that stands for others, has lost packets. If its path's losses are watched, it
- * has state of its own from now on, and stands for itself alone. */
+/* A connection of a class has lost packets (shows_losses). If its path's losses are watched, it has state of its own from now on, and
+ * stands for itself alone. */
 __noinline int follow_lossy(struct bpf_sock_ops *skops, __u32 class)
 {
 	struct track t = { .arm = NO_ARM, .flags = F_ADOPTED | F_ESTABLISHED, .stands_for = 1, .class = class }, *known;
 	struct tcp_sock *tp = skops_tcp(skops);
 	struct counters *n = counters_here();
 	const struct path_policy *p;
+	struct runtime_config *cfg;
+	__u32 zero = 0;
 
+	cfg = bpf_map_lookup_elem(&runtime_config, &zero);
 	t.start_ns = bpf_ktime_get_ns();
-	p = tp ? conn_policy(tp, class, t.start_ns) : NULL;
-	if (!n || !watches_losses(p, t.start_ns))
+	if (!tp || !n || !cfg || t.start_ns >= cfg->lease_ns)
+		return 0;
+	p = conn_policy(tp, class, t.start_ns);
+	if (!watches_losses(p, t.start_ns))
 		return 0;
 	known = recall(skops, tp);
 	if (known) {
-		known->stands_for = 1;
+		if (known->stands_for > 1)
+			known->stands_for = 1;
+		if (!known->class) {
+			known->class = class;	/* the next walk counts it (flow_follow) */
+			known->policy_id = p->id;
+			n->n[COUNT_LOSSY]++;
+		}
 		return 0;
 	}
 	t.cookie = bpf_get_socket_cookie(skops);

@@ -168,7 +168,7 @@ static __always_inline bool shortens_syn_timeout(const struct conn_ctx *ctx)
 {
 	const struct path_policy *p = ctx->policy;
 
-	return p && (p->set & ~ctx->yield & p->adapted & (1ULL << FIELD_SYN_RTO)) && ctx->now < p->expires_ns &&
+	return p && p->syn_timeout && !(ctx->yield & (1ULL << FIELD_SYN_RTO)) && ctx->now < p->expires_ns &&
 	       (ctx->cfg->requests & OP(TIMEOUT_INIT));
 }
 
@@ -181,7 +181,7 @@ static __noinline void apply_begin(struct bpf_sock_ops *skops, const struct conn
 	__u32 rto_min;
 
 	if (outgoing && shortens_syn_timeout(ctx))
-		mark_syn_timeout(skops, ctx->tp, ctx->counters, ctx->policy->value[FIELD_SYN_RTO]);
+		mark_syn_timeout(skops, ctx->tp, ctx->counters, ctx->policy->syn_timeout);
 	if (outgoing && (set & ctx->policy->adapted & (1ULL << FIELD_INIT_RWND)))
 		raise_init_rwnd(skops, ctx->tp, ctx->policy->value[FIELD_INIT_RWND]);
 	if (!outgoing && (set & PEER_BIT))
@@ -218,7 +218,7 @@ static __always_inline void on_begin(struct bpf_sock_ops *skops, const struct co
 		return;
 	if (!follows(ctx, number, &stands_for)) {
 		if (unlikely(outgoing && shortens_syn_timeout(ctx)) && !is_left_out(ctx, number))
-			mark_syn_timeout(skops, ctx->tp, ctx->counters, ctx->policy->value[FIELD_SYN_RTO]);
+			mark_syn_timeout(skops, ctx->tp, ctx->counters, ctx->policy->syn_timeout);
 		if (unlikely(watches_losses(ctx->policy, ctx->now)))
 			await_losses(skops);
 		return;
@@ -326,7 +326,7 @@ static __always_inline void on_request(struct bpf_sock_ops *skops, const struct 
 	if (field == FIELD_SYN_RTO)
 		reply_syn_timeout(skops, value);
 	else if (field == FIELD_SYNACK_RTO)
-		skops->reply = ms_to_jiffies(value);
+		skops->reply = p->synack_timeout ?: ms_to_jiffies(value);
 	else
 		skops->reply = value;
 	count(COUNT_REPLIES);

@@ -54,20 +54,15 @@ static __always_inline void set_syn_retries(struct bpf_sock_ops *skops, int retr
  * counts retransmissions to detect middleboxes. So it does if there are few: the first ones are not doubled
  * (tcp_syn_linear_timeouts, four), which makes a connect fail up to 3 s earlier; from four on that is less than a tenth. */
 static __always_inline void mark_syn_timeout(struct bpf_sock_ops *skops, struct tcp_sock *tp, struct counters *counters,
-					     __u32 timeout_ms)
+					     __u32 jiffies)
 {
 	struct syn_mark *mark = &syn_marks[skops->local_port % SYN_MARKS];
 	__u8 usual = usual_syn_retries(tp);
-	__u32 ms = SYN_TIMEOUT_MS;
 
 	if (syn_retries_chosen(tp, usual) || usual < SYN_RETRIES_MIN || tp->inet_conn.icsk_user_timeout || tcp_is_mptcp(tp))
 		return;
-	for (int halved = 0; halved < SYN_HALVED_MAX && ms > timeout_ms; halved++)
-		ms /= 2;
-	if (ms == SYN_TIMEOUT_MS)
-		return;
 	mark->sk = (__u64)skops->sk;
-	mark->timeout = ms_to_jiffies(ms);
+	mark->timeout = jiffies;
 	counters->n[COUNT_REPLIES]++;
 }
 
@@ -84,7 +79,7 @@ static __always_inline bool syn_timeout_taken(struct bpf_sock_ops *skops)
 	return true;
 }
 
-/* How often a timeout was halved; 0: it is none of those that mark_syn_timeout leaves. */
+/* How often a timeout was halved; 0: it is none of the adapted ones (synTimeouts in internal/policy). */
 static __always_inline __u32 syn_halved(__u32 jiffies)
 {
 	__u32 halved = 0;

@@ -12,7 +12,7 @@
 #include "syn.bpf.h"
 
 enum {
-	SYNACK_PER_WINDOW = 50,	/* of budget_take */
+	SYNACK_PER_WINDOW = 50,	/* SYN-ACKs that a CPU looks up in BUDGET_WINDOW_MS */
 	SYNACK_RETRIES_MIN = 4,	/* see may_shorten_synack */
 };
 

@@ -157,18 +157,18 @@ const (
 	abiCounterCOUNT_ENDS         abiCounter = 3
 	abiCounterCOUNT_THINNED      abiCounter = 4
 	abiCounterCOUNT_NOT_FOLLOWED abiCounter = 5
-	abiCounterCOUNT_SAMPLES      abiCounter = 6
+	abiCounterCOUNT_REPLIES      abiCounter = 6
 	abiCounterCOUNT_APP_CC       abiCounter = 7
 	abiCounterCOUNT_HOLD_OUT     abiCounter = 8
-	abiCounterCOUNT_SAMPLES_LOST abiCounter = 9
-	abiCounterCOUNT_LEFT         abiCounter = 10
-	abiCounterCOUNT_NO_RULE      abiCounter = 11
-	abiCounterCOUNT_NO_POLICY    abiCounter = 12
-	abiCounterCOUNT_EXPIRED      abiCounter = 13
-	abiCounterCOUNT_CC_SET       abiCounter = 14
-	abiCounterCOUNT_CC_SAME      abiCounter = 15
-	abiCounterCOUNT_CC_FAILED    abiCounter = 16
-	abiCounterCOUNT_REPLIES      abiCounter = 17
+	abiCounterCOUNT_SAMPLES      abiCounter = 9
+	abiCounterCOUNT_SAMPLES_LOST abiCounter = 10
+	abiCounterCOUNT_LEFT         abiCounter = 11
+	abiCounterCOUNT_NO_RULE      abiCounter = 12
+	abiCounterCOUNT_NO_POLICY    abiCounter = 13
+	abiCounterCOUNT_EXPIRED      abiCounter = 14
+	abiCounterCOUNT_CC_SET       abiCounter = 15
+	abiCounterCOUNT_CC_SAME      abiCounter = 16
+	abiCounterCOUNT_CC_FAILED    abiCounter = 17
 	abiCounterCOUNT_UNTRACKED    abiCounter = 18
 	abiCounterCOUNT_STORAGE      abiCounter = 19
 	abiCounterCOUNT_FORGOTTEN    abiCounter = 20
@@ -276,6 +276,8 @@ type abiPathPolicy struct {
 	NumArms         uint16
 	Flags           uint16
 	Arm             [8]uint8
+	SynTimeout      uint32
+	SynackTimeout   uint32
 	Weight          [8]uint32
 	Value           [34]uint64
 	WindowExpiresNs uint64

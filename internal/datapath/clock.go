@@ -37,3 +37,9 @@ func wallOffset() (offset int64) {
 
 // jiffyMicros is the length of a jiffy in microseconds, as the programs need it.
 func jiffyMicros() uint32 { return jiffies.Micros() }
+
+// jiffiesOf rounds milliseconds up to jiffies, as ms_to_jiffies in bpf/include/compat.bpf.h.
+func jiffiesOf(ms uint64) uint32 {
+	us := uint64(jiffyMicros())
+	return uint32((ms*1000 + us - 1) / us)
+}

@@ -104,6 +104,7 @@ func BenchmarkRootAdaptedCost(b *testing.B) {
 	}{
 		{"nothing", 0, def},
 		{"followed", 0, followAll(def)},
+		{"losses-watched", 0, func(p *path.Policy) { def(p); p.WatchLosses = true }},
 		{"syn-timeout", 1 << tcp.SynRTO, adapted(tcp.SynRTO)},
 		{"syn-timeouts", 1<<tcp.SynRTO | 1<<tcp.SynAckRTO, adapted(tcp.SynRTO, tcp.SynAckRTO)},
 		{"rto-min", 0, rtoMin(50_000)},

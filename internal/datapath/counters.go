@@ -32,7 +32,7 @@ type Counters struct {
 	Ends        uint64               // of connections that a sample may stand for; of some, their beginning
 	Thinned     uint64               // connections not reported: samples of others stand for them
 	NotFollowed uint64               // connections without state at their beginning; also a decision
-	Lossy       uint64               // of these, followed since they lose packets; also a decision
+	Lossy       uint64               // connections without state that are followed since they lose packets; also a decision
 	Backwards   uint64               // samples dropped because a counter was less than before
 	Peer        PeerCounters
 	Events      []Event
@@ -91,7 +91,7 @@ func (d *Datapath) Counters() (*Counters, error) {
 	c.Ends = n[abiCounterCOUNT_ENDS]
 	c.Lossy = n[abiCounterCOUNT_LOSSY]
 	c.NotFollowed, c.Backwards = n[abiCounterCOUNT_NOT_FOLLOWED], n[abiCounterCOUNT_BACKWARDS]
-	c.Thinned = n[abiCounterCOUNT_THINNED] + c.NotFollowed - c.Lossy
+	c.Thinned = n[abiCounterCOUNT_THINNED] + c.NotFollowed
 	c.Peer = PeerCounters{
 		Sent: n[abiCounterCOUNT_PEER_SENT], Seen: n[abiCounterCOUNT_PEER_SEEN],
 		Resent: n[abiCounterCOUNT_PEER_RESENT], Omitted: n[abiCounterCOUNT_PEER_BLOCKED],

@@ -236,14 +236,8 @@ func TestRootLimitOfConnectionsWithoutState(t *testing.T) {
 	c, s := r.pair(t, "127.0.0.1:0")
 	known := [2]net.Conn{c, s}
 	r.policy(t, arms(theDefault(1<<16)))
-	must(t, r.SetSettings(Settings{ReportRate: 1}))
-	r.churnAll(t, 1000)
-	before, err := r.Counters()
-	must(t, err)
-	client, server := r.pair(t, "127.0.0.1:0")
-	if now, err := r.Counters(); err != nil || now.NotFollowed != before.NotFollowed+2 {
-		t.Fatalf("%d of 2 ends are not followed, %v", now.NotFollowed-before.NotFollowed, err)
-	}
+	client, server := r.pairWithoutState(t)
+	reset, itsPeer := r.pairWithoutState(t)
 	want := func(when string, want uint32, pairs ...[2]net.Conn) {
 		t.Helper()
 		r.ns.Do(t, func() { must(t, r.FollowLimits()) })
@@ -256,29 +250,38 @@ func TestRootLimitOfConnectionsWithoutState(t *testing.T) {
 			}
 		}
 	}
-	unknown := [2]net.Conn{client, server}
+	unknown, another := [2]net.Conn{client, server}, [2]net.Conn{reset, itsPeer}
+	exchange(t, reset, itsPeer, 100_000) // before the limit
 	limited, limits := class.Class{ID: 1, Limit: limitKey}, map[uint64]limit.Limit{limitKey: {Rate: 4e6}}
 	r.rules(t, class.Table{Dims: class.DimDirection, Classes: []class.Class{{ID: 2}, limited}, Outgoing: class.Set{0b11}, Incoming: class.Set{0b10}})
 	must(t, r.SetLimits(limits))
-	want("after a rule for outgoing ones", noPacing, unknown)
+	want("after a rule for outgoing ones", noPacing, unknown, another)
 	r.rules(t, class.Table{Classes: []class.Class{limited}})
 	r.ns.Do(t, func() { must(t, r.FollowLimits()) })
-	want("with a limit", 1e6, known, unknown)
+	want("with a limit", 666_666, known, unknown, another)
 	var div limit.Divider
-	if res := r.divide(t, &div); res.Limits[limitKey].Connections != 4 {
+	if res := r.divide(t, &div); res.Limits[limitKey].Connections != 6 {
 		t.Errorf("%+v", res.Limits)
 	}
-	closeAll(t, client, server)
-	eventually(t, func() error {
-		if conns, err := r.Limited(); err != nil || len(conns) != 2 || r.Limits()[limitKey].Ended == 0 {
-			return fmt.Errorf("%d connections are under the limit, ended ones sent %d bytes, %v", len(conns), r.Limits()[limitKey].Ended, err)
-		}
-		return nil
-	})
+	must(t, reset.(*net.TCPConn).SetLinger(0))
+	for _, p := range [][2]net.Conn{unknown, another} {
+		before := r.Limits()[limitKey].Ended
+		exchange(t, p[0], p[1], 1000)
+		left, err := r.Limited()
+		must(t, err)
+		closeAll(t, p[0], p[1])
+		eventually(t, func() error {
+			conns, err := r.Limited()
+			if sent := r.Limits()[limitKey].Ended - before; err != nil || len(conns) != len(left)-2 || sent < 1000 || sent > 2000 {
+				return fmt.Errorf("%d connections are under the limit, the ended one sent %d bytes, %v", len(conns), sent, err)
+			}
+			return nil
+		})
+	}
 	must(t, r.SetLimits(nil))
 	want("without a limit", noPacing, known)
 	r.limitTo(t, nil)
-	before, err = r.Counters()
+	before, err := r.Counters()
 	must(t, err)
 	r.churnAll(t, 1000)
 	if now, err := r.Counters(); err != nil || now.NotFollowed < before.NotFollowed+1000 {

@@ -3,6 +3,7 @@ package engine
 import (
 	"errors"
 	"fmt"
+	"net/netip"
 	"strings"
 	"testing"
 	"time"
@@ -408,32 +409,59 @@ func TestPathsWhoseLossesAreWatched(t *testing.T) {
 	}
 }
 
-// Of a busy host's connections, those that are followed since they lose packets find the path's policer; nothing else follows
-// from them.
-func TestPolicerOfConnectionsFollowedForTheirLosses(t *testing.T) {
-	w := newWorld(t, nil, learnRule("all", pacingRule))
-	w.gap = second + second/10
-	to, g := "198.51.100.7", goods{cubic: 100, bbr: 100, reno: 100}
-	lossy := func(s *tcp.Sample) {
-		policedBy(w, to, 6e6)(s)
-		if s.MaxPacingRate == 0 { // the others have state from their beginning
-			s.Flags, s.Arm, s.Class = tcp.FlagAdopted, tcp.CC{}, 1
-		}
+// A longer path within a short prefix, of which nothing else is known, has its losses watched.
+func TestLossesOfALongerPathWithinAShortOneAreWatched(t *testing.T) {
+	w := newWorld(t, func(o *Options) { o.Bits = func(netip.Addr) int { return 16 } }, learnRule("all", pacingRule))
+	even := goods{cubic: 100, bbr: 100, reno: 100}
+	w.run(40, ip("198.51.7.1"), even, func(s *tcp.Sample) { s.Connect, s.MinRTT, s.SRTT, s.RTTVar = 100*time.Microsecond, 100, 120, 10 })
+	if row := w.sink.rows[path.Of(1, 0, ip("198.51.7.1"), 16)]; row.Policy.WatchLosses {
+		t.Fatalf("a short prefix: %+v", row.Policy)
 	}
-	for n := 1; n <= 30; n++ {
-		w.run(1, ip(to), g, lossy)
-		if n == 3 {
-			p := w.path("198.51.100.0/24")
-			if p.Samples != 0 || w.e.nodes[keyOf(1, 0, ip(to), 24)].metrics.Policer.State != estimate.PolicerSuspected {
-				t.Errorf("after three connections: %+v", p)
+	w.run(1, ip("198.51.99.1"), even)
+	w.now += 2 * second
+	w.e.Tick(w.now)
+	if row, ok := w.sink.rows[path.Of(1, 0, ip("198.51.99.1"), 32)]; !ok || !row.Policy.WatchLosses || row.Policy.FollowAll || w.sink.adopts != 0 {
+		t.Errorf("a host that is farther: row %v, %+v, adopted %d times", ok, row.Policy, w.sink.adopts)
+	}
+}
+
+// Of a busy host's connections, those that are followed since they lose packets find the path's policer; nothing else follows
+// from them. The first one makes the path count how many they are.
+func TestPolicerOfConnectionsFollowedForTheirLosses(t *testing.T) {
+	for _, together := range []uint32{1, 5} {
+		w := newWorld(t, nil, learnRule("all", pacingRule))
+		w.gap = second + second/10
+		to, g := "198.51.100.7", goods{cubic: 100, bbr: 100, reno: 100}
+		const rate = 30e6
+		counted := func() bool { return w.sink.rows[path.Of(1, 0, ip(to), 24)].Policy.CountFlows }
+		lossy := func(s *tcp.Sample) {
+			policedBy(w, to, rate)(s)
+			s.BytesAcked, s.DataSegsOut, s.Lost, s.Retrans = s.BytesAcked/uint64(together), s.DataSegsOut/together, s.Lost/together, s.Retrans/together
+			s.MaxPacingRate /= uint64(together)
+			if counted() {
+				s.Flows = together
+			}
+			if s.MaxPacingRate == 0 { // the others have state from their beginning
+				s.Flags, s.Arm, s.Class = tcp.FlagAdopted, tcp.CC{}, 1
 			}
 		}
-	}
-	if p := w.path("198.51.100.0/24"); p.RateLimit < 0.9*6e6 || p.RateLimit > 6e6 {
-		t.Errorf("%d bytes/s: %s", p.RateLimit, p.RateLimitWhy)
-	}
-	if n := w.e.ignored[learn.Adopted]; n < 3 {
-		t.Errorf("%d samples without an outcome for that reason", n)
+		w.run(1, ip(to), g, lossy)
+		w.now += 2 * second
+		w.e.Tick(w.now)
+		if !counted() {
+			t.Errorf("%d together: the path's connections are not counted", together)
+		}
+		w.run(3, ip(to), g, lossy)
+		if p := w.path("198.51.100.0/24"); p.Samples != 0 || w.e.nodes[keyOf(1, 0, ip(to), 24)].metrics.Policer.State != estimate.PolicerSuspected {
+			t.Errorf("%d together: after four connections: %+v", together, p)
+		}
+		w.run(30, ip(to), g, lossy)
+		if p := w.path("198.51.100.0/24"); p.RateLimit < 0.9*rate || p.RateLimit > rate {
+			t.Errorf("%d together: %d bytes/s: %s", together, p.RateLimit, p.RateLimitWhy)
+		}
+		if n := w.e.ignored[learn.Adopted]; n < 4 {
+			t.Errorf("%d samples without an outcome for that reason", n)
+		}
 	}
 }
 

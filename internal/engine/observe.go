@@ -132,11 +132,12 @@ func (e *Engine) observeLosses(rs *ruleState, at *position, s *tcp.Sample) {
 	}
 	if at.host != nil {
 		at.host.metrics.ObserveLosses(e.ofHost(at.host, s))
+		e.touch(at.host, s.At)
 		e.readapt(at.host, s)
 	}
 	at.path.metrics.ObserveLosses(s)
-	e.readapt(at.path, s)
 	e.touch(at.path, s.At)
+	e.readapt(at.path, s)
 }
 
 // ofHost returns a sample with the number of connections of its host. One that began before the
@@ -173,7 +174,7 @@ func (e *Engine) readapt(n *node, s *tcp.Sample) {
 		if policy.WindowRenewed(n.policy.windowExpires, policy.WindowExpires(&n.metrics)) && now.Window != 0 {
 			e.queue.markUrgent(n) // a slice may be longer than the window is valid
 		}
-		if e.toFollow(n, s.At) != n.followsAll() {
+		if e.toFollow(n, s.At) != n.followsAll() || e.toWatch(n) != n.watchesLosses() || n.id == 0 && e.toCount(n) {
 			e.queue.mark(n)
 		}
 	case now.Safer(n.policy.adapted):

@@ -28,8 +28,8 @@ type written struct {
 	params  uint32 // stamp of the rule's fixed fields
 	adapted policy.Adapted
 	// switchFrom and switchTo are the policy's.
-	switchFrom, switchTo  uint8
-	followAll, countFlows bool // path.Policy's
+	switchFrom, switchTo               uint8
+	followAll, countFlows, watchLosses bool // path.Policy's
 	// windowExpires is the policy's: a later one alone is written if policy.WindowRenewed.
 	windowExpires int64
 }
@@ -91,7 +91,7 @@ func (r *rows) fresh(n *node, now int64) bool {
 // the stamp of its fixed fields (ruleState.paramsOf).
 func (r *rows) written(params uint32, p *path.Policy) written {
 	w := written{holdOut: p.HoldOut, slices: p.HoldSlices, slice: p.Slice, params: params, adapted: policy.AdaptedIn(p), windowExpires: p.WindowExpires,
-		switchFrom: p.SwitchFrom, switchTo: p.SwitchTo, followAll: p.FollowAll, countFlows: p.CountFlows}
+		switchFrom: p.SwitchFrom, switchTo: p.SwitchTo, followAll: p.FollowAll, countFlows: p.CountFlows, watchLosses: p.WatchLosses}
 	set := armSet{num: p.NumArms}
 	for i := range p.NumArms {
 		set.cc[i], set.isDefault[i], w.weights[i] = p.Arms[i].CC, p.Arms[i].Default, p.Arms[i].Weight
@@ -112,7 +112,7 @@ func (r *rows) written(params uint32, p *path.Policy) written {
 // too small to be written.
 func (w *written) same(o *written) bool {
 	if w.arms != o.arms || w.holdOut != o.holdOut || w.slice != o.slice || w.params != o.params || w.adapted != o.adapted ||
-		w.switchFrom != o.switchFrom || w.switchTo != o.switchTo || w.followAll != o.followAll || w.countFlows != o.countFlows || policy.WindowRenewed(o.windowExpires, w.windowExpires) {
+		w.switchFrom != o.switchFrom || w.switchTo != o.switchTo || w.followAll != o.followAll || w.countFlows != o.countFlows || w.watchLosses != o.watchLosses || policy.WindowRenewed(o.windowExpires, w.windowExpires) {
 		return false
 	}
 	// The hold-out share of a new path falls with each outcome: a change by an eighth or

@@ -179,6 +179,22 @@ func (e *Engine) toFollow(n *node, now int64) bool {
 	return !e.rollouts.observe && n.rule.rule.FollowsAll(&n.metrics, n.followsAll(), n.policy.adapted.Window != 0 || n.windowUsed(now))
 }
 
+// watchesLosses reports whether the row that connections of n match watches their losses.
+func (n *node) watchesLosses() bool {
+	if row := n.policyNode(); row.id != 0 {
+		return row.policy.watchLosses
+	}
+	return n.rule.rule.WatchesLosses(nil, true)
+}
+
+// toWatch reports whether a row of n is to watch losses.
+func (e *Engine) toWatch(n *node) bool {
+	return !e.rollouts.observe && n.rule.rule.WatchesLosses(&n.metrics, n.followsAll() || n.policy.countFlows)
+}
+
+// toCount reports whether n needs a row for the number of its connections that lose packets.
+func (e *Engine) toCount(n *node) bool { return n.metrics.Policer.Uncounted && e.toWatch(n) }
+
 // windowMemory is how long all connections of a path are followed after a raised initial window was in use: windows come
 // and go with the load of a path, and each time that all of its connections are to be followed, all sockets of the host
 // are looked at.
@@ -212,9 +228,10 @@ func (e *Engine) withdraw(n *node) {
 }
 
 // hasOwnPolicy reports whether n gets another policy than its parent although it has no
-// observations: other arms, values adapted to it, or connections that need not be followed.
+// observations: other arms, values adapted to it, or other connections that are followed or counted.
 func (e *Engine) hasOwnPolicy(n *node, now int64) bool {
-	return cmp.Or(n.parent, n.rule.root).followsAll() != e.toFollow(n, now) || n.ecn && !slices.Equal(e.arms.offered.plain, e.arms.offered.suit(n)) ||
+	up := cmp.Or(n.parent, n.rule.root)
+	return up.followsAll() != e.toFollow(n, now) || up.watchesLosses() != e.toWatch(n) || e.toCount(n) || n.ecn && !slices.Equal(e.arms.offered.plain, e.arms.offered.suit(n)) ||
 		n.rule.rule.Adapted(&n.metrics, n.first, n.policy.adapted, now) != (policy.Adapted{})
 }
 

@@ -111,6 +111,10 @@ type Policer struct {
 	// fewer than without pacing. One such may have met a delay of the host instead.
 	Doubted bool `json:"doubted,omitempty"`
 
+	// Uncounted says that losses of a connection suggested a policer, but that it was not counted among those of its path: the path
+	// needs a row for that.
+	Uncounted bool `json:"uncounted,omitempty"`
+
 	// Free are the connections without pacing that made the search begin.
 	Free FreeConnections `json:"free"`
 
@@ -158,7 +162,7 @@ func (p *Policer) observe(s *tcp.Sample, at int64) {
 // inTest reports whether a connection began in the present pacing test, with its rate or a share of it.
 func (p *Policer) inTest(s *tcp.Sample) bool {
 	part := float64(s.MaxPacingRate) / float64(p.Pace)
-	return s.At-int64(s.Duration) >= p.PaceAt && part < 1.02 && (s.Flows > 1 || part > 0.98)
+	return !s.SinceLosses() && s.At-int64(s.Duration) >= p.PaceAt && part < 1.02 && (s.Flows > 1 || part > 0.98)
 }
 
 // atOnce is a number of connections of the path that share its rate.
@@ -182,6 +186,9 @@ func (p *Policer) observeFree(s *tcp.Sample, at int64) {
 	switch x := stretch(s); {
 	case lossy && (x == 0 || x > queueless):
 		*f = FreeConnections{}
+		return
+	case lossy && s.SinceLosses() && s.Flows == 0: // among how many it shared the path's rate is not known
+		p.Uncounted = true
 		return
 	case lossy:
 		f.add(s)

@@ -73,7 +73,7 @@ var (
 	ringDropped   = counter("ring_samples_dropped_total", "Samples lost because the ring buffer was full.")
 	ringReceived  = counter("ring_samples_received_total", "Samples read from the ring buffer.")
 	ringMalformed = counter("ring_samples_malformed_total", "Records read from the ring buffer that are not samples of this version.")
-	unseen        = counter("connections_unseen_total", "Connections without a sample of their end: untracked (no room to remember them), forgotten (their socket began another), missed (the kernel did not show the end), thinned (there were many, and the samples of others stand for them), backwards (the kernel had reset their counters).", "reason")
+	unseen        = counter("connections_unseen_total", "Connections without a sample of their end: untracked (no room to remember them), forgotten (their socket began another), missed (the kernel did not show the end), thinned (there were many, and the samples of others stand for them; some of these have a sample later, for their losses), backwards (the kernel had reset their counters).", "reason")
 
 	samples      = counter("samples_total", "Samples seen by the engine, by kind (close, interval, failed-connect).", "kind")
 	sampled      = counter("sampled_connections_total", "Connections that the samples stand for, by kind: if a host ends thousands a second, one sample stands for several.", "kind")

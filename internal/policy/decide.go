@@ -118,7 +118,7 @@ func (in *Input) follow(p *path.Policy, window bool) {
 		m = nil
 	}
 	windows := in.Rule.adaptsWindows(m, in.Followed || in.Counted)
-	p.WatchLosses = windows && in.Rule.Adapts(tcp.MaxPacingRate)
+	p.WatchLosses = in.Rule.WatchesLosses(m, in.Followed || in.Counted)
 	p.CountFlows = !in.Root && (windows || in.Rule.Adapts(tcp.CwndClamp))
 	p.FollowAll = in.Rule.FollowsAll(m, in.Followed, window || in.WindowUsed)
 }
@@ -128,6 +128,11 @@ func (in *Input) follow(p *path.Policy, window bool) {
 // are now, and window whether a raised initial window is in use, or was lately.
 func (r *Rule) FollowsAll(m *estimate.Path, was, window bool) bool {
 	return window && r.adaptsWindows(m, was) || r.names(tcp.RTOMin, tcp.DelackMax, tcp.CwndClamp, tcp.PeerOption)
+}
+
+// WatchesLosses reports whether connections of a path that lose packets are followed; the rest is as in FollowsAll.
+func (r *Rule) WatchesLosses(m *estimate.Path, was bool) bool {
+	return r.Adapts(tcp.MaxPacingRate) && !knownShort(m, was)
 }
 
 // adaptsWindows reports whether windows or pacing rates of a path may be adapted now or later.

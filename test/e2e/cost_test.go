@@ -218,25 +218,43 @@ func BenchmarkCostBPF(b *testing.B) {
 	}
 }
 
-// BenchmarkCostAdapt compares the run time of tcpilot's programs per connection, both ends, without
+// BenchmarkCostAdapt compares the run time of tcpilot's programs per connection without
 // adapted values, with the default and with auto, in turns whose order alternates: on a perfect wire, where timeouts are
 // adapted, with small messages over 1 ms, where initial windows could be, and with connections of 64 KB over 4 ms, where they are.
+// Both ends are tcpilot's, or only the one that opens the connections, or the one that accepts them.
 func BenchmarkCostAdapt(b *testing.B) {
-	b.Run("near", func(b *testing.B) { costAdapt(b, 0, load.ChurnSpec{Rate: 4000, Workers: 16}) })
-	b.Run("small", func(b *testing.B) {
-		costAdapt(b, 500*time.Microsecond, load.ChurnSpec{Rate: 3000, Workers: 32})
-	})
+	near, small := load.ChurnSpec{Rate: 4000, Workers: 16}, load.ChurnSpec{Rate: 3000, Workers: 32}
+	b.Run("near", func(b *testing.B) { costAdapt(b, atBoth, 0, near) })
+	b.Run("small", func(b *testing.B) { costAdapt(b, atBoth, 500*time.Microsecond, small) })
 	b.Run("far", func(b *testing.B) {
-		costAdapt(b, 2*time.Millisecond, load.ChurnSpec{Rate: 500, Workers: 32, Reply: 64 << 10})
+		costAdapt(b, atBoth, 2*time.Millisecond, load.ChurnSpec{Rate: 500, Workers: 32, Reply: 64 << 10})
 	})
+	b.Run("outgoing", func(b *testing.B) { costAdapt(b, atClient, 500*time.Microsecond, small) })
+	b.Run("incoming", func(b *testing.B) { costAdapt(b, atServer, 500*time.Microsecond, small) })
 }
 
-func costAdapt(b *testing.B, oneWay time.Duration, churn load.ChurnSpec) {
+// ends are the ends of connections that are tcpilot's.
+type ends int
+
+const (
+	atBoth ends = iota
+	atClient
+	atServer
+)
+
+func costAdapt(b *testing.B, ends ends, oneWay time.Duration, churn load.ChurnSpec) {
 	turns := 4
 	if full() {
 		turns = 12
 	}
 	w, _, to := newChurn(b)
+	client := w.client
+	switch ends {
+	case atClient:
+		to = listenChurn(b, w, w.remotes[0].agent, plainPort)
+	case atServer:
+		client = w.beside
+	}
 	if oneWay > 0 {
 		shape(b, w.star.Entry, w.star.Access, labLink.Spec{Delay: oneWay})
 		shape(b, w.remotes[0].Near, w.remotes[0].Far, labLink.Spec{Delay: oneWay})
@@ -250,7 +268,7 @@ func costAdapt(b *testing.B, oneWay time.Duration, churn load.ChurnSpec) {
 	some := func(d time.Duration) float64 {
 		s := churn
 		s.Duration = d
-		r, err := w.client.Churn(b.Context(), s)
+		r, err := client.Churn(b.Context(), s)
 		must(b, err)
 		if r.Errors > 0 {
 			b.Errorf("%d connections failed: %s", r.Errors, r.FirstError)

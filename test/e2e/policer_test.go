@@ -182,13 +182,13 @@ func TestRootPolicerIsFoundOnABusyHost(t *testing.T) {
 		time.Sleep(300 * time.Millisecond)
 		c := bulk(t, w.client, load.BulkSpec{To: at(r.Addr4), Duration: 1500 * time.Millisecond})
 		<-done
-		s := samples.await(t, of(c))
+		time.Sleep(300 * time.Millisecond) // for its sample, and for the decision that follows
+		s, shown := samples.find(of(c))    // none of one that lost less than four packets
 		if slices.Contains(s.Flags, "adopted") {
 			later++
-		} else if s.StandsFor > 1 {
+		} else if shown && s.StandsFor > 1 && c.Retrans > 4 {
 			sparse++
 		}
-		time.Sleep(200 * time.Millisecond) // for the decision that follows from its sample
 		var why string
 		rate, why = rateLimit(t, p)
 		t.Logf("%d: %.1f Mbit/s, paced at %.1f, %d of %d retransmitted, %.2f times the least round-trip time then, %v: %s",
