@@ -68,8 +68,8 @@ static __noinline int limit_end(struct tcp_sock *tp)
 	if (!m)
 		return 0;
 	limit_unfresh(m);
-	limit_add_sent(m->rule, tp->bytes_sent - m->sent);
-	limit_add_sent(m->path, tp->bytes_sent - m->sent);
+	limit_add_sent(m->rule, limit_sent(tp, m));
+	limit_add_sent(m->path, limit_sent(tp, m));
 	m->rule = m->path = 0;	/* another program may see the same end */
 	return 0;
 }
@@ -195,8 +195,11 @@ int tcpilot_error(__u64 *ctx)
 	tp = bpf_skc_to_tcp_sock(sk);
 	if (!tp)
 		return 0;
-	if (!known_find(&k, sk))
+	if (!known_find(&k, sk)) {
+		if (sk->__sk_common.skc_state == TCP_CLOSE && sk->__sk_common.skc_cookie.counter)
+			unknown_over(sk);
 		return 0;
+	}
 	if (!(k.track->flags & F_ESTABLISHED)) {
 		connection_over(&k, sk, 0);
 		return 0;

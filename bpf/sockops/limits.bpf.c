@@ -47,7 +47,7 @@ int tcpilot_limited(struct bpf_iter__bpf_sk_storage_map *ctx)
 	out.own = m->own;
 	out.given = m->given;
 	out.since_ns = m->since_ns;
-	out.sent = tp->bytes_sent - m->sent;
+	out.sent = limit_sent(tp, m);
 	out.unsent = tp->write_seq - tp->snd_nxt;
 	out.state = sk->__sk_common.skc_state;
 	bpf_seq_write(ctx->meta->seq, &out, sizeof(out));

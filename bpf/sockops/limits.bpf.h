@@ -104,6 +104,12 @@ static __always_inline void limit_set(void *ctx, struct tcp_sock *tp, struct lim
 	m->given = tcp_sk_sock(tp)->sk_max_pacing_rate;
 }
 
+/* What the connection has sent under its limits, in bytes; 0 if the kernel has reset its counters meanwhile (tcp_disconnect). */
+static __always_inline __u64 limit_sent(struct tcp_sock *tp, const struct limited *m)
+{
+	return tp->bytes_sent > m->sent ? tp->bytes_sent - m->sent : 0;
+}
+
 /* Takes the connection out of the number of fresh ones. */
 static __always_inline void limit_unfresh(struct limited *m)
 {

@@ -89,8 +89,8 @@ const (
 	FlagPeerResent Flags = 1 << 15 // its SYN was sent again, without the peer option
 )
 
-// SinceLosses reports whether a connection of a known rule is followed only since it has lost packets. All such
-// connections of its path are, and few of those that lose none.
+// SinceLosses reports whether a connection of a known rule is followed only since it has lost packets. All connections of its
+// path that lose packets are then, and only a share of the others.
 func (s *Sample) SinceLosses() bool { return s.Has(FlagAdopted) && s.Class != 0 }
 
 // InfiniteSsthresh is TCP_INFINITE_SSTHRESH (include/net/tcp.h), the Ssthresh of a connection
