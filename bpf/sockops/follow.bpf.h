@@ -20,7 +20,7 @@ enum {
 	/* Retransmissions from which a connection is followed: half as many losses as suggest a policer (policedLosses in
 	 * internal/estimate), so that the round-trip time of some is noted (note_loss). Small connections hardly reach it. */
 	LOSSES_TO_FOLLOW = 4,
-	LOSSES_LOOKED_AT = 64,	/* retransmissions from which it is not looked at any more */
+	LOSSES_LOOKED_AT = 1024, /* retransmissions from which it is not looked at any more */
 	LOSSY_PER_WINDOW = 20,	/* connections that a CPU looks at in BUDGET_WINDOW_MS */
 };
 

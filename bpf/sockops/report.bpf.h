@@ -169,8 +169,6 @@ static __always_inline void report(struct tcp_sock *tp, const struct track *t,
 	s->flags = report_flags(tp, cc, t, cfg) | (last->at_ns ? F_LATER : 0);
 	s->err = sk->sk_err ?: t->err;
 	s->duration_us = (now->at_ns - (last->at_ns ?: t->start_ns)) / NSEC_PER_USEC;
-	if (unlikely(s->flags & F_ADOPTED) && !last->at_ns)
-		s->duration_us = 0;	/* when it began is not known (follow_lossy) */
 	s->connect_us = last->at_ns ? 0 : t->connect_us;
 	s->closed = closed;
 	if (sk->__sk_common.skc_flags & (1 << SOCK_DONE_BIT))

@@ -120,7 +120,7 @@ func (c *Controller) Observe(s *tcp.Sample) {
 	if !s.Has(tcp.FlagRcvbufMax) && !s.Has(tcp.FlagSndbufMax) || s.MinRTT == 0 || s.Kind == tcp.KindFailedConnect {
 		return
 	}
-	if s.Has(tcp.FlagRcvbufMax) {
+	if s.Has(tcp.FlagRcvbufMax) && (!s.SinceLosses() || s.Has(tcp.FlagLater)) { // else Duration is too short for its counters
 		c.note(s, Receive, inFlight(s.BytesReceived, s.Duration, s.MinRTT))
 	}
 	if s.Has(tcp.FlagSndbufMax) {

@@ -16,7 +16,7 @@ import (
 type abiAbiLimits uint32
 
 const (
-	abiAbiLimitsABI_VERSION      abiAbiLimits = 18
+	abiAbiLimitsABI_VERSION      abiAbiLimits = 19
 	abiAbiLimitsNUM_FIELDS       abiAbiLimits = 34
 	abiAbiLimitsMAX_ARMS         abiAbiLimits = 8
 	abiAbiLimitsMAX_CC           abiAbiLimits = 32

@@ -425,6 +425,35 @@ func TestLossesOfALongerPathWithinAShortOneAreWatched(t *testing.T) {
 	}
 }
 
+// A short path of which nothing is learned, because its connections only receive, has a row without watched losses, which is not
+// written again and again, and loses it when it becomes longer.
+func TestLossesOfAShortPathThatOnlyReceivesAreNotWatched(t *testing.T) {
+	w := newWorld(t, nil, learnRule("all", pacingRule))
+	to, even := ip("198.51.100.7"), goods{cubic: 100, bbr: 100, reno: 100}
+	receives := func(s *tcp.Sample) {
+		s.Flags = s.Flags&^tcp.FlagOutgoing | tcp.FlagAppLimited
+		s.Ssthresh, s.Cwnd, s.Busy, s.BytesAcked, s.DataSegsOut, s.BytesReceived = 0, 10, time.Microsecond, 100, 1, 10_000_000
+	}
+	short := func(s *tcp.Sample) { s.Connect, s.MinRTT, s.SRTT, s.RTTVar = 100*time.Microsecond, 100, 120, 10 }
+	w.run(20, to, even, short, receives)
+	key := path.Of(1, 0, to, 24)
+	row, ok := w.sink.rows[key]
+	if n := w.e.nodes[keyOf(1, 0, to, 24)]; !ok || row.Policy.WatchLosses || n == nil || n.belief.Count != 0 {
+		t.Fatalf("a short path: row %v, %+v, node %+v", ok, row.Policy, n)
+	}
+	w.run(50, to, even, short, receives)
+	if again := w.sink.rows[key]; again.ID != row.ID {
+		t.Errorf("its row was written %d times in 50 connections", again.ID-row.ID)
+	}
+	w.now += int64(21 * time.Minute)
+	w.run(30, to, even, receives)
+	w.now += 2 * second
+	w.e.Tick(w.now)
+	if row, ok := w.sink.rows[key]; ok && !row.Policy.WatchLosses {
+		t.Errorf("a longer path: %+v", row.Policy)
+	}
+}
+
 // Of a busy host's connections, those that are followed since they lose packets find the path's policer; nothing else follows
 // from them. The first one makes the path count how many they are.
 func TestPolicerOfConnectionsFollowedForTheirLosses(t *testing.T) {

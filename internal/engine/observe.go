@@ -174,7 +174,7 @@ func (e *Engine) readapt(n *node, s *tcp.Sample) {
 		if policy.WindowRenewed(n.policy.windowExpires, policy.WindowExpires(&n.metrics)) && now.Window != 0 {
 			e.queue.markUrgent(n) // a slice may be longer than the window is valid
 		}
-		if e.toFollow(n, s.At) != n.followsAll() || e.toWatch(n) != n.watchesLosses() || n.id == 0 && e.toCount(n) {
+		if e.toFollow(n, s.At) != n.followsAll() || e.toWatch(n) != n.watchesLosses() || n.id == 0 && e.toCount(n, s.At) {
 			e.queue.mark(n)
 		}
 	case now.Safer(n.policy.adapted):

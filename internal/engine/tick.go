@@ -174,9 +174,9 @@ func (n *node) followsAll() bool {
 	return n.rule.rule.FollowsAll(nil, true, false)
 }
 
-// toFollow reports whether a row of n is to follow all of its connections: in mode observe, they are given nothing.
+// toFollow reports whether a row of n is to follow all of its connections.
 func (e *Engine) toFollow(n *node, now int64) bool {
-	return !e.rollouts.observe && n.rule.rule.FollowsAll(&n.metrics, n.followsAll(), n.policy.adapted.Window != 0 || n.windowUsed(now))
+	return e.treats(n) && n.rule.rule.FollowsAll(&n.metrics, n.followsAll(), n.policy.adapted.Window != 0 || n.windowUsed(now))
 }
 
 // watchesLosses reports whether the row that connections of n match watches their losses.
@@ -189,11 +189,18 @@ func (n *node) watchesLosses() bool {
 
 // toWatch reports whether a row of n is to watch losses.
 func (e *Engine) toWatch(n *node) bool {
-	return !e.rollouts.observe && n.rule.rule.WatchesLosses(&n.metrics, n.followsAll() || n.policy.countFlows)
+	return e.treats(n) && n.rule.rule.WatchesLosses(&n.metrics, n.followsAll() || n.policy.countFlows)
 }
 
 // toCount reports whether n needs a row for the number of its connections that lose packets.
-func (e *Engine) toCount(n *node) bool { return n.metrics.Policer.Uncounted && e.toWatch(n) }
+func (e *Engine) toCount(n *node, now int64) bool {
+	return n.metrics.Policer.Uncounted && now-n.lastUsed < int64(windowMemory) && e.toWatch(n)
+}
+
+// treats reports whether some connections of n's rule are given something.
+func (e *Engine) treats(n *node) bool {
+	return !e.rollouts.observe && e.rollouts.share(n.rule.rule) > 0
+}
 
 // windowMemory is how long all connections of a path are followed after a raised initial window was in use: windows come
 // and go with the load of a path, and each time that all of its connections are to be followed, all sockets of the host
@@ -231,7 +238,7 @@ func (e *Engine) withdraw(n *node) {
 // observations: other arms, values adapted to it, or other connections that are followed or counted.
 func (e *Engine) hasOwnPolicy(n *node, now int64) bool {
 	up := cmp.Or(n.parent, n.rule.root)
-	return up.followsAll() != e.toFollow(n, now) || up.watchesLosses() != e.toWatch(n) || e.toCount(n) || n.ecn && !slices.Equal(e.arms.offered.plain, e.arms.offered.suit(n)) ||
+	return up.followsAll() != e.toFollow(n, now) || up.watchesLosses() != e.toWatch(n) || e.toCount(n, now) || n.ecn && !slices.Equal(e.arms.offered.plain, e.arms.offered.suit(n)) ||
 		n.rule.rule.Adapted(&n.metrics, n.first, n.policy.adapted, now) != (policy.Adapted{})
 }
 

@@ -118,7 +118,7 @@ type Sample struct {
 	Arm       CC             `json:"-"`                                                                                                                                                                                  // congestion control drawn from the policy; zero if none
 	CC        CC             `json:"-"`                                                                                                                                                                                  // congestion control in use when the sample was taken
 	StandsFor uint32         `json:"stands_for,omitempty" unit:"connections" doc:"number of connections that the sample represents, itself included, when more connections end per second than are reported; absent: 1"` // at least 1, which the API leaves out
-	Duration  time.Duration  `json:"duration_ns,omitempty" unit:"ns" doc:"covered by the sample; since SYN for the first one, absent if its beginning is not known"`
+	Duration  time.Duration  `json:"duration_ns,omitempty" unit:"ns" doc:"covered by the sample; since SYN for the first one, or since it was followed if that came later"`
 	Connect   time.Duration  `json:"connect_ns,omitempty" unit:"ns" doc:"SYN to established, outgoing only; absent: unknown"`
 	Busy      time.Duration  `json:"busy_ns,omitempty" unit:"ns" doc:"time with data outstanding (tcpi_busy_time)"`
 	RwndLtd   time.Duration  `json:"rwnd_limited_ns,omitempty" unit:"ns" doc:"part of that time, limited by the peer's window"`
