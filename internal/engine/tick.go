@@ -192,9 +192,12 @@ func (e *Engine) toWatch(n *node) bool {
 	return e.treats(n) && n.rule.rule.WatchesLosses(&n.metrics, n.followsAll() || n.policy.countFlows)
 }
 
+// countMemory is how long a path that is not used keeps a row only to count its connections.
+const countMemory = 10 * time.Minute
+
 // toCount reports whether n needs a row for the number of its connections that lose packets.
 func (e *Engine) toCount(n *node, now int64) bool {
-	return n.metrics.Policer.Uncounted && now-n.lastUsed < int64(windowMemory) && e.toWatch(n)
+	return n.metrics.Policer.Uncounted && now-n.lastUsed < int64(countMemory) && e.toWatch(n)
 }
 
 // treats reports whether some connections of n's rule are given something.
