@@ -11,6 +11,7 @@ import (
 	"github.com/tcpilot/tcpilot/internal/class"
 	"github.com/tcpilot/tcpilot/internal/limit"
 	"github.com/tcpilot/tcpilot/internal/netns"
+	"github.com/tcpilot/tcpilot/internal/tcp"
 	"github.com/tcpilot/tcpilot/internal/testenv"
 )
 
@@ -286,6 +287,29 @@ func TestRootLimitOfConnectionsWithoutState(t *testing.T) {
 	r.churnAll(t, 1000)
 	if now, err := r.Counters(); err != nil || now.NotFollowed < before.NotFollowed+1000 {
 		t.Errorf("%d of 2000 ends are not followed after the limit, %v", now.NotFollowed-before.NotFollowed, err)
+	}
+}
+
+// So does one that a walk has adopted, as it does those that are older than tcpilot.
+func TestRootLimitOfAdoptedConnections(t *testing.T) {
+	r := newRig(t)
+	r.needLive(t)
+	listen(t, r.ns, "127.0.0.1:0", nil) // without a listener, walks under Linux 6.12 omit a bucket (iter.bpf.c)
+	r.policy(t, arms(theDefault(1<<16)))
+	client, server := r.pairWithoutState(t)
+	must(t, r.SetSettings(Settings{Interval: time.Hour}))
+	r.rules(t, class.Table{Classes: []class.Class{{ID: 1}}})
+	r.completeWalk(t)
+	exchange(t, client, server, 1000)
+	r.completeWalk(t)
+	r.find(t, "adopted connection", func(s *tcp.Sample) bool { return s.Has(tcp.FlagAdopted) && s.Local == addrPort(client.LocalAddr()) })
+	r.limitTo(t, &limit.Limit{Rate: 4e6})
+	for range 2 { // before Linux 6.12, connections notice what has changed at the next walk
+		r.ns.Do(t, func() { must(t, r.FollowLimits()) })
+	}
+	follow(t, client, server)
+	if a, b := pacingOf(t, client), pacingOf(t, server); a != 2e6 || b != 2e6 {
+		t.Errorf("pacing rates %d and %d, want half of the limit each", a, b)
 	}
 }
 
