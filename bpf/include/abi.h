@@ -152,9 +152,8 @@ struct path_policy {		/* what most connections need first, in one cache line */
 	__u16 num_arms;
 	__u16 flags;		/* enum policy_flags */
 	__u8 arm[MAX_ARMS];	/* index into runtime_config.cc, or ARM_DEFAULT */
-	/* Jiffies; 0: none. Of FIELD_SYN_RTO and FIELD_SYNACK_RTO, if they are adapted: connections without state need them (syn.bpf.h). */
-	__u32 syn_timeout;
-	__u32 synack_timeout;
+	__u32 syn_timeout;	/* jiffies; FIELD_SYN_RTO, if it is adapted, which connections without state need as well; 0: none */
+	__u32 pad;
 	__u32 weight[MAX_ARMS];	/* cumulative, in 1/65536 */
 	__u64 value[NUM_FIELDS];
 	__u64 window_expires_ns; /* CLOCK_MONOTONIC; window is not used from then on */

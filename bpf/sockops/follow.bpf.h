@@ -55,7 +55,7 @@ static __always_inline bool follows(const struct conn_ctx *ctx, __u64 number, __
 }
 
 /* Whether a connection that retransmits may have to be followed from now on: it has lost packets, and has no state, or its state
- * stands for others (t), or it was adopted without a class. Not for ever: its path's losses may not be watched. */
+ * stands for others (t), or it was adopted without a class. Not for ever: its path's losses may not be watched. A CPU looks at a limited number. */
 static __always_inline bool shows_losses(struct tcp_sock *tp, const struct track *t)
 {
 	return tp->total_retrans >= LOSSES_TO_FOLLOW && tp->total_retrans < LOSSES_LOOKED_AT &&

@@ -88,6 +88,14 @@ static __always_inline void join_later(struct tcp_sock *tp, const struct track *
 	bpf_setsockopt(tp, SOL_TCP, TCP_BPF_SOCK_OPS_CB_FLAGS, &flags, sizeof(flags));
 }
 
+/* Whether a connection of ours is established. Without state (t is NULL), its cgroup tells whether it is one. */
+static __always_inline bool is_established(struct tcp_sock *tp, const struct track *t)
+{
+	if (t)
+		return t->flags & F_ESTABLISHED;
+	return (1U << (tcp_sk_sock(tp)->__sk_common.skc_state & 31) & FLOW_STATES) && attached_to(tp);
+}
+
 /* Brings running connections, also idle ones, in line with the limits in force. */
 SEC("iter/tcp")
 int tcpilot_limit_walk(struct bpf_iter__tcp *ctx)
@@ -115,8 +123,7 @@ int tcpilot_limit_walk(struct bpf_iter__tcp *ctx)
 	cookie = skc->skc_cookie.counter;	/* 0: no hook has seen it */
 	l = bpf_sk_storage_get(&live, tp, 0, 0);
 	t = l ? &l->track : cookie ? slot_find(cookie) : NULL;
-	if ((t ? t->flags & F_ESTABLISHED : 1U << (skc->skc_state & 31) & FLOW_STATES && attached_to(tp)) &&
-	    bpf_ktime_get_ns() < cfg->lease_ns)
+	if (is_established(tp, t) && bpf_ktime_get_ns() < cfg->lease_ns)
 		join_later(tp, t, cfg->bank & 1);
 	return 0;
 }

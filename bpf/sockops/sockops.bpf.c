@@ -326,7 +326,7 @@ static __always_inline void on_request(struct bpf_sock_ops *skops, const struct 
 	if (field == FIELD_SYN_RTO)
 		reply_syn_timeout(skops, value);
 	else if (field == FIELD_SYNACK_RTO)
-		skops->reply = p->synack_timeout ?: ms_to_jiffies(value);
+		skops->reply = ms_to_jiffies(value);
 	else
 		skops->reply = value;
 	count(COUNT_REPLIES);

@@ -277,7 +277,7 @@ type abiPathPolicy struct {
 	Flags           uint16
 	Arm             [8]uint8
 	SynTimeout      uint32
-	SynackTimeout   uint32
+	Pad             uint32
 	Weight          [8]uint32
 	Value           [34]uint64
 	WindowExpiresNs uint64

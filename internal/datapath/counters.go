@@ -32,7 +32,6 @@ type Counters struct {
 	Ends        uint64               // of connections that a sample may stand for; of some, their beginning
 	Thinned     uint64               // connections not reported: samples of others stand for them
 	NotFollowed uint64               // connections without state at their beginning; also a decision
-	Lossy       uint64               // connections without state that are followed since they lose packets; also a decision
 	Backwards   uint64               // samples dropped because a counter was less than before
 	Peer        PeerCounters
 	Events      []Event
@@ -89,7 +88,6 @@ func (d *Datapath) Counters() (*Counters, error) {
 	c.Replies = n[abiCounterCOUNT_REPLIES]
 	c.Untracked, c.Forgotten = n[abiCounterCOUNT_UNTRACKED], n[abiCounterCOUNT_FORGOTTEN]
 	c.Ends = n[abiCounterCOUNT_ENDS]
-	c.Lossy = n[abiCounterCOUNT_LOSSY]
 	c.NotFollowed, c.Backwards = n[abiCounterCOUNT_NOT_FOLLOWED], n[abiCounterCOUNT_BACKWARDS]
 	c.Thinned = n[abiCounterCOUNT_THINNED] + c.NotFollowed
 	c.Peer = PeerCounters{

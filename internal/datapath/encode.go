@@ -89,9 +89,6 @@ func encodePolicy(e *path.Entry, ccs *ccTable, monoOffset int64) (abiPathPolicy,
 	if e.Policy.Adapted&(1<<tcp.SynRTO) != 0 {
 		p.SynTimeout = jiffiesOf(p.Value[tcp.SynRTO])
 	}
-	if e.Policy.Adapted&(1<<tcp.SynAckRTO) != 0 {
-		p.SynackTimeout = jiffiesOf(p.Value[tcp.SynAckRTO])
-	}
 	var sum uint32
 	for i, a := range e.Policy.Arms[:e.Policy.NumArms] {
 		id := uint8(abiAbiLimitsARM_DEFAULT)

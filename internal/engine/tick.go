@@ -176,7 +176,7 @@ func (n *node) followsAll() bool {
 
 // toFollow reports whether a row of n is to follow all of its connections.
 func (e *Engine) toFollow(n *node, now int64) bool {
-	return e.treats(n) && n.rule.rule.FollowsAll(&n.metrics, n.followsAll(), n.policy.adapted.Window != 0 || n.windowUsed(now))
+	return n.rule.rule.FollowsAll(&n.metrics, n.followsAll(), n.policy.adapted.Window != 0 || n.windowUsed(now)) && e.treats(n)
 }
 
 // watchesLosses reports whether the row that connections of n match watches their losses.
@@ -189,7 +189,7 @@ func (n *node) watchesLosses() bool {
 
 // toWatch reports whether a row of n is to watch losses.
 func (e *Engine) toWatch(n *node) bool {
-	return e.treats(n) && n.rule.rule.WatchesLosses(&n.metrics, n.followsAll() || n.policy.countFlows)
+	return n.rule.rule.WatchesLosses(&n.metrics, n.followsAll() || n.policy.countFlows) && e.treats(n)
 }
 
 // countMemory is how long a path that is not used keeps a row only to count its connections.

@@ -130,7 +130,8 @@ func (r *Rule) FollowsAll(m *estimate.Path, was, window bool) bool {
 	return window && r.adaptsWindows(m, was) || r.names(tcp.RTOMin, tcp.DelackMax, tcp.CwndClamp, tcp.PeerOption)
 }
 
-// WatchesLosses reports whether connections of a path that lose packets are followed; the rest is as in FollowsAll.
+// WatchesLosses reports whether losses on a path are watched: a connection without state is followed once it has some. m and was
+// are as in FollowsAll.
 func (r *Rule) WatchesLosses(m *estimate.Path, was bool) bool {
 	return r.Adapts(tcp.MaxPacingRate) && !knownShort(m, was)
 }

@@ -22,8 +22,8 @@ const (
 
 const paceRules = "  - {name: lab, match: {remote: [10.77.0.0/16]}, learn: {arms: [cubic], hold_out: 10%}, adapt: [max_pacing_rate]}\n"
 
-// newPolicedPath is a world with others, and with a path of 20 ms and 1 Gbit/s, in which a policer with a small
-// bucket drops what exceeds its rate.
+// newPolicedPath is a world with a path of 20 ms and 1 Gbit/s, in which a policer with a small
+// bucket drops what exceeds its rate, and with other hosts of the given names.
 func newPolicedPath(t *testing.T, others ...string) *world {
 	t.Helper()
 	w := newWorld(t, append([]string{"far"}, others...)...)
