@@ -72,7 +72,7 @@ func explainLoad(err error, root bool) error {
 		return fmt.Errorf("this kernel's verifier refused it: %w", shorten(verifier))
 	// Without privileges, cilium/ebpf cannot probe features of the kernel, and they seem to be missing.
 	case errors.Is(err, os.ErrPermission), !root:
-		return fmt.Errorf("needs root (CAP_BPF, CAP_NET_ADMIN, CAP_PERFMON): %w", err)
+		return fmt.Errorf("needs root (CAP_SYS_ADMIN): %w", err)
 	case strings.Contains(err.Error(), valueType):
 		return fmt.Errorf("this kernel does not support congestion controls in BPF (CONFIG_BPF_JIT): %w", err)
 	case errors.Is(err, unix.EINVAL) && strings.Contains(err.Error(), "map create"):

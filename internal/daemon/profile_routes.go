@@ -29,7 +29,7 @@ type routeProfile struct {
 	log         *slog.Logger
 	journal     journal[changedRoute]
 	within      []netip.Prefix
-	unsupported error // why the kernel has no such routes
+	unsupported error // why there can be no such routes
 
 	mu       sync.Mutex // of what follows
 	changed  map[routeIn]changedRoute
@@ -74,8 +74,14 @@ const (
 func newRouteProfile(cfg *config.Config, log *slog.Logger) *routeProfile {
 	p := &routeProfile{log: log, journal: routeJournal(cfg), within: cfg.Host.UsecTimestamps,
 		changed: map[routeIn]changedRoute{}, left: map[routeIn]leftRoute{}, replaced: map[routeIn]replacements{}}
-	if len(p.within) > 0 {
-		p.unsupported = netns.InNew(routes.SupportsUsecTS)
+	if len(p.within) == 0 {
+		return p
+	}
+	switch err := netns.InNew(routes.SupportsUsecTS); {
+	case errors.Is(err, fs.ErrPermission):
+		p.unsupported = fmt.Errorf("routes cannot be changed: %w", err)
+	case err != nil:
+		p.unsupported = fmt.Errorf("the kernel has no routes with features tcp_usec_ts, which Linux 6.7 and later have: %w", err)
 	}
 	return p
 }
@@ -105,7 +111,7 @@ func (p *routeProfile) look(ns host.NetNS, name string, now time.Time) (wanting 
 		return nil, nil
 	}
 	if p.unsupported != nil {
-		return nil, fmt.Errorf("the kernel has no routes with features tcp_usec_ts, which Linux 6.7 and later have: %w", p.unsupported)
+		return nil, p.unsupported
 	}
 	var list []routes.Found
 	err = ns.In(func() (err error) {

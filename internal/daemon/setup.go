@@ -104,6 +104,9 @@ func partProblems(cfg *config.Config, cgroupDir string) (list []string) {
 	if p := pidProblem(cfg, link); p != "" {
 		list = append(list, p)
 	}
+	if have, err := capabilities(); err == nil {
+		list = append(list, privilegeProblems(have)...)
+	}
 	return list
 }
 

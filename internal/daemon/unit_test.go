@@ -232,3 +232,14 @@ func TestTimeoutProblems(t *testing.T) {
 	}
 	timeoutProblems(rules[:2], func() (bool, error) { t.Error("tested although no rule needs it"); return false, nil })
 }
+
+func TestPrivilegeProblems(t *testing.T) {
+	all := uint64(1<<unix.CAP_SYS_ADMIN | 1<<unix.CAP_NET_ADMIN | 1<<unix.CAP_SYS_PTRACE)
+	if list := privilegeProblems(all); len(list) > 0 {
+		t.Errorf("%q", list)
+	}
+	list := privilegeProblems(all &^ (1 << unix.CAP_SYS_PTRACE))
+	if len(list) != 1 || !strings.HasPrefix(list[0], "CAP_SYS_PTRACE is missing: network namespaces") {
+		t.Errorf("%q", list)
+	}
+}

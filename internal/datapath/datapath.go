@@ -184,7 +184,7 @@ func explainLoad(object string, err error) error {
 	case errors.As(err, &verifier):
 		return fmt.Errorf("load %s: this kernel's verifier refused it: %w", object, err)
 	case errors.Is(err, os.ErrPermission):
-		return fmt.Errorf("load %s: needs root (CAP_BPF, CAP_NET_ADMIN, CAP_PERFMON): %w", object, err)
+		return fmt.Errorf("load %s: needs root (CAP_SYS_ADMIN): %w", object, err)
 	case errors.Is(err, ebpf.ErrNotSupported):
 		return fmt.Errorf("load %s: the kernel lacks a feature that it needs ('tcpilot doctor' lists them): %w", object, err)
 	}

@@ -99,6 +99,9 @@ func Enter(ns int) (leave func() error, err error) {
 	if err := unix.Setns(ns, unix.CLONE_NEWNET); err != nil {
 		unix.Close(back)
 		runtime.UnlockOSThread()
+		if errors.Is(err, unix.EPERM) {
+			err = fmt.Errorf("needs CAP_SYS_ADMIN: %w", err)
+		}
 		return nil, fmt.Errorf("enter network namespace: %w", err)
 	}
 	return func() error {

@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -48,7 +49,7 @@ func newNode(t *testing.T, w *world) *node {
 	must(t, os.Symlink(filepath.Join(p.dir, "state/pods"), filepath.Join(p.dir, "pods"))) // where tcpilot.plugin writes
 	must(t, os.WriteFile(filepath.Join(p.dir, "etc/tcpilot.yaml"), fmt.Appendf(nil, `cgroup: %s
 metrics: {listen: ""}
-pods: {kubernetes: {in_cluster: on}}
+pods: {host_routing: on, kubernetes: {in_cluster: on}}
 rules:
   - {name: web, match: {pod: {namespace: shop, name: web-*}}, set: {cc: reno}}
   - {name: others, match: {remote: [10.0.0.0/8]}, set: {cc: cubic}}
@@ -63,11 +64,12 @@ rules:
 	return n
 }
 
-// container starts a container of a manifest in the network of the world's client.
-func (n *node) container(t *testing.T, manifest, name string) (exited chan error, cmd *exec.Cmd) {
+// container starts a container of a manifest in the network of the world's client, without some of its capabilities.
+func (n *node) container(t *testing.T, manifest, name string, without ...string) (exited chan error, cmd *exec.Cmd) {
 	t.Helper()
 	spec := daemonSet(t, "../../deploy/kubernetes/"+manifest)
 	c := spec.container(t, name, n.root, n.places)
+	c.Capabilities = slices.DeleteFunc(c.Capabilities, func(name string) bool { return slices.Contains(without, name) })
 	host, port, err := net.SplitHostPort(n.api.Listener.Addr().String())
 	must(t, err)
 	c.Env = []string{"NODE_NAME=here", "KUBERNETES_SERVICE_HOST=" + host, "KUBERNETES_SERVICE_PORT=" + port}
@@ -79,9 +81,9 @@ func (n *node) container(t *testing.T, manifest, name string) (exited chan error
 	return exited, cmd
 }
 
-func (n *node) startDaemon(t *testing.T) {
+func (n *node) startDaemon(t *testing.T, without ...string) {
 	t.Helper()
-	n.exited, n.cmd = n.container(t, "tcpilot.yaml", "tcpilot")
+	n.exited, n.cmd = n.container(t, "tcpilot.yaml", "tcpilot", without...)
 	eventually(t, 20*time.Second, "tcpilot is ready", func() error { _, err := n.run(t, "status", "--json"); return err })
 }
 
