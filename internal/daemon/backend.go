@@ -125,6 +125,7 @@ func (d *Daemon) counters() (metrics.Counters, error) {
 	c.Packets = d.packetCounts()
 	c.Bandwidth = d.bandwidthCounts()
 	c.BigTCP = d.bigTCPCounts()
+	c.Host = d.profile.counts()
 	progs, err := d.dp.Programs()
 	if err != nil {
 		return metrics.Counters{}, err

@@ -16,6 +16,7 @@ import (
 	"github.com/tcpilot/tcpilot/internal/config"
 	"github.com/tcpilot/tcpilot/internal/engine"
 	"github.com/tcpilot/tcpilot/internal/host"
+	"github.com/tcpilot/tcpilot/internal/metrics"
 	"github.com/tcpilot/tcpilot/internal/sysctl"
 	"github.com/tcpilot/tcpilot/internal/undo"
 )
@@ -468,6 +469,16 @@ func (p *profile) state() (list []api.HostSysctl) {
 		list = append(list, api.HostSysctl{NetNS: p.nameOf(g.NetNS), Sysctl: g.Name, Original: g.Original, Value: g.Value, Since: time.Unix(0, g.At)})
 	}
 	return list
+}
+
+// counts is what metrics show; nil if the profile names and has changed nothing.
+func (p *profile) counts() *metrics.HostCount {
+	n := metrics.HostCount{Sysctls: len(p.allGiven())}
+	n.Routes, n.RoutesLeft = p.routes.counts()
+	if len(p.names) == 0 && len(p.routes.within) == 0 && n == (metrics.HostCount{}) {
+		return nil
+	}
+	return &n
 }
 
 func (p *profile) problems() (list []string) {

@@ -356,6 +356,12 @@ func (p *routeProfile) forget(gone func(cookie uint64) bool) {
 // maxShownRoutes bounds what status shows of a network namespace.
 const maxShownRoutes = 20
 
+func (p *routeProfile) counts() (changed, left int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return len(p.changed), len(p.left)
+}
+
 // state is what status shows, by the cookies of namespaces.
 func (p *routeProfile) state() map[uint64]*api.HostRoutes {
 	p.mu.Lock()

@@ -84,6 +84,9 @@ func TestRootRouteProfile(t *testing.T) {
 	}
 	poll(p, false)
 	want("at first", p, all, all)
+	if n := p.counts(); n == nil || n.Routes != 6 {
+		t.Errorf("metrics count %+v, want 6 routes", n)
+	}
 	if s := p.routeState(); !slices.ContainsFunc([]string{s[0].NetNS, s[len(s)-1].NetNS}, func(name string) bool { return name == "" }) {
 		t.Errorf("none is the daemon's own: %+v", s)
 	}

@@ -187,7 +187,7 @@ func (p *Policer) observeFree(s *tcp.Sample, at int64) {
 	case lossy && (x == 0 || x > queueless):
 		*f = FreeConnections{}
 		return
-	case lossy && s.SinceLosses() && s.Flows == 0: // among how many it shared the path's rate is not known
+	case lossy && s.Flows == 0: // among how many it shared the path's rate is not known
 		p.Uncounted = true
 		return
 	case lossy:

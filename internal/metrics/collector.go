@@ -324,6 +324,11 @@ func (s *scrape) counters(c Counters) {
 		s.one(bufferRaises, float64(n.Raises), n.Sysctl)
 		s.one(bufferTakenBack, float64(n.TakenBack), n.Sysctl)
 	}
+	if n := c.Host; n != nil {
+		s.one(hostSysctls, float64(n.Sysctls))
+		s.one(hostRoutes, float64(n.Routes))
+		s.one(hostRoutesLeft, float64(n.RoutesLeft))
+	}
 	for _, n := range c.Packets {
 		if n.Routed {
 			s.one(podRouted, float64(n.Packets), n.Fate)

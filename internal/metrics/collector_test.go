@@ -81,6 +81,7 @@ func full(paths int) *fake {
 		Controls:    map[string]int{"tcpilot_bbr3": 12},
 		Limits:      []LimitCount{{Rule: "all", Total: 12e6, Connection: 3e6, Connections: 9, Active: 4, Share: 3e6, Measured: 11.9e6, Sent: 5e9}},
 		Buffers:     []BufferCount{{Sysctl: "net.ipv4.tcp_rmem", Raised: 1, Raises: 3, TakenBack: 2}},
+		Host:        &HostCount{Sysctls: 4, Routes: 2, RoutesLeft: 1},
 		Events:      []EventCount{{Class: 1, Event: "rto", Count: 4}},
 		Programs: []ProgramStats{{Name: "sockops", ID: 1, Stats: true, RunCount: 10, RunTime: time.Microsecond},
 			{Name: "sockops", ID: 2, Stats: true, RunCount: 5, RunTime: time.Microsecond}, {Name: "iter", ID: 3}},

@@ -30,6 +30,7 @@ type Counters struct {
 	Bandwidth []BandwidthCount `json:"bandwidth,omitempty"`
 	Peer      PeerCount        `json:"peer"`
 	BigTCP    *BigTCPCount     `json:"big_tcp,omitempty"` // absent unless pods.big_tcp is on
+	Host      *HostCount       `json:"host,omitempty"`    // absent unless the host profile names something
 }
 
 // PacketCount counts the packets of pods that had one fate. A packet of several segments (GSO) is one.
@@ -60,6 +61,13 @@ type BigTCPCount struct {
 	Pods     int    `json:"pods"` // present ones that can have some
 	Sent     uint64 `json:"sent_packets"`
 	Received uint64 `json:"received_packets"`
+}
+
+// HostCount counts what the host profile has changed now, in all network namespaces.
+type HostCount struct {
+	Sysctls    int `json:"sysctls"`
+	Routes     int `json:"routes"`
+	RoutesLeft int `json:"routes_left"` // within the prefixes, but left as they are
 }
 
 // LimitCount is what a rule's rate limit does now.

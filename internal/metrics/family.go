@@ -56,6 +56,10 @@ var (
 	bufferRaises    = counter("buffer_limit_raises_total", "Raises of the maximum of a sysctl because connections were bound by it.", "sysctl")
 	bufferTakenBack = counter("buffer_limit_raises_taken_back_total", "Raised maxima of a sysctl that went back because TCP was short of memory.", "sysctl")
 
+	hostSysctls    = gauge("host_profile_sysctls", "Sysctls that have their value from the host profile now, in all network namespaces. Absent unless the profile is used.")
+	hostRoutes     = gauge("host_profile_routes", "Routes that the host profile has changed (host.usec_timestamps) and not taken back, in all network namespaces.")
+	hostRoutesLeft = gauge("host_profile_routes_left", "Routes within host.usec_timestamps that are left as they are; tcpilot status says why.")
+
 	pods           = gauge("pods", "Pods that are known.")
 	podConnections = gauge("pod_connections", "Connections of the pod that have ended since the daemon read its record, without those that rules leave alone. A gauge, because a pod may enter and leave \"other\".", "pod")
 	podLimited     = gauge("pod_bandwidth_limited_pods", "Pods that have a limit of bandwidth, by direction (egress, ingress) as the pod sees it. Absent if there never was one.", "direction")
