@@ -166,7 +166,7 @@ struct flow_count {
 	__u64 path;		/* by user space: id of the path (flowID in internal/datapath); 0: none */
 	__u32 begun;
 	__u32 ended;
-	__u32 given_ms;		/* CLOCK_MONOTONIC; update of the token bucket of initial windows (init_cwnd.bpf.h) */
+	__u32 given_us;		/* CLOCK_MONOTONIC; update of the token bucket of initial windows (init_cwnd.bpf.h) */
 	__u32 given;		/* packets that are missing in that bucket */
 	__u32 clamp;		/* by user space: packets that its connections may have in flight together; 0: no clamp */
 	__u32 least_clamp;	/* by user space: packets; the least share of a connection */

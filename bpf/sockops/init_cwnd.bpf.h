@@ -34,17 +34,22 @@ static __always_inline void turn_pacing_on(struct bpf_sock_ops *skops, struct tc
 static __always_inline __u32 take_packets(struct flow_count *n, const struct path_policy *p,
 					  __u64 now, __u32 srtt_us, __u32 want)
 {
-	__u64 *both = (__u64 *)&n->given_ms, was = *both, is;
-	__u32 ms = now / NSEC_PER_MSEC, since = (__u32)was, given = was >> 32;
-	__u64 us = (ms - since) * 1000ULL, back;
+	__u64 *both = (__u64 *)&n->given_us, was = *both, is;
+	/* The clock wraps after 71 minutes; a path that was idle for so long may be taken for one
+	 * that was used a moment ago, which costs a connection its window. */
+	__u32 now_us = now / NSEC_PER_USEC, since = (__u32)was, given = was >> 32;
+	__u32 us = now_us - since, ahead = since - now_us;
+	__u64 back;
 
-	if (us > srtt_us) {
-		since = ms;
+	if (ahead < USEC_PER_SEC) {
+		/* Another CPU, whose program began later, was here before. */
+	} else if (us > srtt_us) {
+		since = now_us;
 		given = 0;
 	} else {
 		/* `since` moves on by whole packets only, so that no fraction is lost. */
-		back = us * p->window / (srtt_us ?: 1);
-		since += back * srtt_us / (p->window ?: 1) / 1000;
+		back = (__u64)us * p->window / (srtt_us ?: 1);
+		since += back * srtt_us / (p->window ?: 1);
 		given -= back < given ? back : given;
 	}
 	if (given >= p->window)

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"maps"
 	"net"
+	"os"
 	"path/filepath"
 	"slices"
 	"sync/atomic"
@@ -31,7 +32,9 @@ type podDevices struct {
 	detached bool           // on request, until the configuration is read again
 	// Until the configuration is read again, what failed is not tried again.
 	failed    error // why there are no programs
-	noRouting error // why the programs cannot route
+	noRouting error // why the programs cannot route; they are loaded anew when connection tracking comes
+	// conntrack: the kernel had its module when the programs were loaded.
+	conntrack bool
 	shown     atomic.Pointer[podDevicesView]
 }
 
@@ -101,6 +104,24 @@ func (p *podDevices) close(keep bool) (err error) {
 	return err
 }
 
+// mayRouteNow reports whether programs that could not route could if they were loaded anew: tcpilot may start before what
+// loads the kernel's connection tracking.
+func (p *podDevices) mayRouteNow() bool { return p.noRouting != nil && !p.conntrack && hasConntrack() }
+
+func hasConntrack() bool {
+	_, err := os.Stat("/sys/module/nf_conntrack")
+	return err == nil
+}
+
+// renew has the programs loaded anew, with what is attached kept, if they cannot route.
+func (p *podDevices) renew() error {
+	if p.noRouting == nil {
+		return nil
+	}
+	p.noRouting = nil
+	return p.close(true)
+}
+
 // routesPods reports whether packets of pods are to be routed now. The caller has pods.mu.
 func (d *Daemon) routesPods() bool {
 	cfg := d.cfg.Load()
@@ -137,6 +158,12 @@ func (d *Daemon) wantedOfPods() *podlink.Wanted {
 func (d *Daemon) followPodDevices() {
 	p := &d.podDevices
 	before := p.view()
+	if p.mayRouteNow() {
+		d.log.Info("the kernel has connection tracking now: packets of pods may be routed")
+		if err := p.renew(); err != nil {
+			d.log.Warn("programs of pods' devices not closed", "error", err)
+		}
+	}
 	d.findBigPath()
 	w := d.wantedOfPods()
 	if w != nil && p.links == nil && p.failed == nil {
@@ -167,9 +194,9 @@ func (d *Daemon) followPodDevices() {
 
 // openPodLinks loads the programs, and finds out whether they can route.
 func (d *Daemon) openPodLinks() {
-	p := &d.podDevices
+	p, conntrack := &d.podDevices, hasConntrack()
 	if p.links, p.failed = podlink.Open(podPins(d.bpffs), d.log); p.failed == nil {
-		p.noRouting = p.links.CanRoute()
+		p.conntrack, p.noRouting = conntrack, p.links.CanRoute()
 	}
 	if err := cmp.Or(p.failed, p.noRouting); err != nil && d.routesPods() {
 		d.log.Error("packets of pods take the host's stack", "error", err)
@@ -183,7 +210,10 @@ func (d *Daemon) openPodLinks() {
 func (d *Daemon) reloadPodDevices() {
 	d.pods.mu.Lock()
 	defer d.pods.mu.Unlock()
-	d.podDevices.detached, d.podDevices.failed, d.podDevices.noRouting = false, nil, nil
+	d.podDevices.detached, d.podDevices.failed = false, nil
+	if err := d.podDevices.renew(); err != nil {
+		d.log.Warn("programs of pods' devices not closed", "error", err)
+	}
 	clear(d.bigTCP.left)
 	d.followPodDevices()
 }

@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -276,5 +277,60 @@ func TestRootHostRoutingPartly(t *testing.T) {
 	}
 	if _, err := d.SyncPods(ctx); err != nil || p.attached(t) != 0 {
 		t.Errorf("%d programs at the device of a pod that is gone, %v", p.attached(t), err)
+	}
+}
+
+// tcpilot may start before what loads the kernel's connection tracking. Packets are routed once it is there, or, if it has
+// come in another way, when the configuration is read again; until then the programs that cannot route only limit bandwidth.
+func TestRootRoutingBeginsWithConnectionTracking(t *testing.T) {
+	p := newRoutedPlace(t)
+	p.put(t, p.a, "a", map[string]string{pod.EgressAnnotation: "1G"})
+	cfg, _, err := loadConfig(p.config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.node.Do(t, func() {
+		d, log := podDaemon(cfg.Pods.Dir, cfg.Rules...)
+		d.bpffs, d.bigTCP = p.bpffs, newBigTCP(cfg, d.log)
+		d.cfg.Store(cfg)
+		d.readPods(d.controls.usable)
+		without := func(conntrack bool) {
+			d.followPodDevices()
+			d.podDevices.noRouting, d.podDevices.conntrack = errors.New("no connection tracking"), conntrack
+			d.followPodDevices()
+		}
+		wire, err := net.InterfaceByName("wire")
+		if err != nil {
+			t.Fatal(err)
+		}
+		routes := func() bool {
+			on, err := link.QueryPrograms(link.QueryOptions{Target: wire.Index, Attach: ebpf.AttachTCXIngress})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return len(on.Programs) > 0 && d.podDevices.view().failed == nil
+		}
+		defer func() {
+			if err := d.closePodDevices(false); err != nil {
+				t.Error(err)
+			}
+		}()
+
+		without(true)
+		if routes() {
+			t.Error("programs that cannot route are said to route")
+		}
+		could := d.podDevices.links
+		d.reloadPodDevices()
+		if !routes() || d.podDevices.links == could {
+			t.Errorf("after a reload: %+v, the same programs: %v", d.podDevices.view(), d.podDevices.links == could)
+		}
+		without(false) // and the module is there
+		if !routes() || !strings.Contains(log.String(), "has connection tracking now") {
+			t.Errorf("once connection tracking is there: %+v\n%s", d.podDevices.view(), log)
+		}
+	})
+	if p.attached(t) != 0 {
+		t.Errorf("%d programs left", p.attached(t))
 	}
 }

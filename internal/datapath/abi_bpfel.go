@@ -205,7 +205,7 @@ type abiFlowCount struct {
 	Path       uint64
 	Begun      uint32
 	Ended      uint32
-	GivenMs    uint32
+	GivenUs    uint32
 	Given      uint32
 	Clamp      uint32
 	LeastClamp uint32

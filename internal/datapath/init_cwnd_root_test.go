@@ -55,6 +55,66 @@ func TestRootAdaptedInitCwnd(t *testing.T) {
 	}
 }
 
+// Connections that begin within a small part of a round trip get the path's window once, all together.
+func TestRootAdaptedInitCwndOfABurst(t *testing.T) {
+	const held, n, rtt = 6400, 400, 100 * time.Millisecond
+	r := newRig(t)
+	near, far := testenv.Veth(t, r.ns, testenv.NetNS(t))
+	r.policy(t, window(64, held, time.Minute))
+	l := listen(t, far.NS, netip.AddrPortFrom(far.V4, 0).String(), nil)
+	to := addrPort(l.Addr())
+	// The other ends, whose round trips are short, keep a window that is their route's.
+	far.NS.Run(t, "ip", "route", "replace", netip.PrefixFrom(near.V4, 24).Masked().String(), "dev", far.Name, "initcwnd", "9")
+	// Their SYNs wait for the address of the other end, and then leave together.
+	far.NS.Run(t, "sysctl", "-qw", "net.ipv4.conf.all.arp_ignore=8")
+	near.NS.Run(t, "sysctl", "-qw", "net.ipv4.neigh."+near.Name+".unres_qlen_bytes=2000000")
+	fds := make([]int, n)
+	r.ns.Do(t, func() {
+		for i := range fds {
+			fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
+			must(t, err)
+			t.Cleanup(func() { unix.Close(fd) })
+			if err := unix.Connect(fd, &unix.SockaddrInet4{Port: int(to.Port()), Addr: to.Addr().As4()}); err != unix.EINPROGRESS {
+				t.Fatal(err)
+			}
+			fds[i] = fd
+		}
+	})
+	time.Sleep(rtt)
+	var device *net.Interface
+	far.NS.Do(t, func() {
+		var err error
+		device, err = net.InterfaceByName(far.Name)
+		must(t, err)
+	})
+	begun := time.Now()
+	near.NS.Run(t, "ip", "neigh", "replace", far.V4.String(), "lladdr", device.HardwareAddr.String(), "dev", near.Name, "nud", "permanent")
+	raised, sum := 0, uint32(0)
+	for _, fd := range fds {
+		var info *unix.TCPInfo
+		for range 1000 {
+			var err error
+			info, err = unix.GetsockoptTCPInfo(fd, unix.IPPROTO_TCP, unix.TCP_INFO)
+			must(t, err)
+			if info.State == unix.BPF_TCP_ESTABLISHED {
+				break
+			}
+			time.Sleep(time.Millisecond)
+		}
+		if info.State != unix.BPF_TCP_ESTABLISHED || info.Total_retrans > 0 {
+			t.Fatalf("a connection is in state %d, with %d retransmissions", info.State, info.Total_retrans)
+		}
+		if info.Snd_cwnd > 10 {
+			raised, sum = raised+1, sum+info.Snd_cwnd
+		}
+	}
+	took := time.Since(begun)
+	t.Logf("%d of %d windows raised, %d packets together in %v", raised, n, sum, took)
+	if most := 1.05 + float64(took)/float64(rtt); sum < held*9/10 || float64(sum) > most*held { // what is given comes back within a round trip
+		t.Errorf("%d connections of a path that holds %d packets begin with %d together in %v", raised, held, sum, took)
+	}
+}
+
 // A connection with a raised window is paced, without a limit of the rate. An application that
 // chose one keeps it.
 func TestRootAdaptedInitCwndIsPaced(t *testing.T) {

@@ -217,6 +217,9 @@ func policedBy(w *world, to string, rate float64) func(*tcp.Sample) {
 		s.DataSegsOut = uint32(reached / mss * (1 + lost))
 		s.Lost, s.MaxPacingRate = uint32(reached/mss*lost), pace
 		s.Retrans, s.LossRTT = s.Lost, s.MinRTT+s.MinRTT/50
+		if row.Policy.CountFlows {
+			s.Flows = 1
+		}
 	}
 }
 
@@ -451,6 +454,34 @@ func TestLossesOfAShortPathThatOnlyReceivesAreNotWatched(t *testing.T) {
 	w.e.Tick(w.now)
 	if row, ok := w.sink.rows[key]; ok && !row.Policy.WatchLosses {
 		t.Errorf("a longer path: %+v", row.Policy)
+	}
+}
+
+// Connections that begin together on a path of which nothing is known are not counted. The first one that loses packets makes
+// the path count them, so that the search does not begin at the rate of one of them.
+func TestPolicerOfConnectionsThatBeginTogether(t *testing.T) {
+	const rate, together = 30e6, 5
+	w := newWorld(t, nil, learnRule("all", pacingRule))
+	w.gap = second + second/10
+	to, g := "198.51.100.7", goods{cubic: 100, bbr: 100, reno: 100}
+	share := func(s *tcp.Sample) {
+		policedBy(w, to, rate)(s)
+		s.BytesAcked, s.DataSegsOut, s.Lost, s.Retrans = s.BytesAcked/together, s.DataSegsOut/together, s.Lost/together, s.Retrans/together
+		s.MaxPacingRate /= together
+		s.Flows *= together
+	}
+	uncounted := func(s *tcp.Sample) { share(s); s.Flows = 0 }
+	w.run(together, ip(to), g, uncounted)
+	for range 40 {
+		w.run(1, ip(to), g, share)
+		if row := w.sink.rows[path.Of(1, 0, ip(to), 24)].Policy; row.Adapted&(1<<tcp.MaxPacingRate) != 0 {
+			if pace, _ := row.Params.Get(tcp.MaxPacingRate); float64(pace) < 0.7*rate {
+				t.Errorf("a path of %.0f bytes/s is paced at %d", float64(rate), pace)
+			}
+		}
+	}
+	if p := w.path("198.51.100.0/24"); p.RateLimit < 0.9*rate || p.RateLimit > rate {
+		t.Errorf("%d bytes/s: %s", p.RateLimit, p.RateLimitWhy)
 	}
 }
 
