@@ -210,6 +210,29 @@ func TestRootBandwidthBands(t *testing.T) {
 	}
 }
 
+// A pod that receives more than its limit is still found by its neighbours.
+func TestRootBandwidthKeepsNeighbours(t *testing.T) {
+	r := newRig(t)
+	r.open()
+	const limit = 1e6 / 8
+	for family, address := range map[string]netip.Addr{"-4": r.b.V4, "-6": r.b.V6} {
+		r.set(r.limitTo(pod.Bandwidth{}, pod.Bandwidth{}, false))
+		r.set(r.limitTo(pod.Bandwidth{}, pod.Bandwidth{Ingress: 8 * limit}, false)) // new meters
+		flushed := make(chan struct{})
+		go func() {
+			defer close(flushed)
+			time.Sleep(200 * time.Millisecond) // the clock is as far ahead as the limit allows
+			r.node.Run(t, "ip", family, "neigh", "flush", "dev", r.b.Host)
+		}()
+		f := flood(t, r.a, r.b, address, nil, 800*time.Millisecond)
+		<-flushed
+		t.Logf("%s: %.0f bytes arrived in %v, at least %.0f passed", family, f.arrived, f.took, f.least(limit))
+		if f.arrived < 0.8*f.least(limit) {
+			t.Errorf("%s: %.0f bytes arrived in %v, %.0f should have passed", family, f.arrived, f.took, f.least(limit))
+		}
+	}
+}
+
 // A packet that can be marked is marked before others are dropped.
 func TestRootBandwidthMarks(t *testing.T) {
 	r := newRig(t)
