@@ -123,7 +123,7 @@ func (d *Daemon) counters() (metrics.Counters, error) {
 	c.Buffers = d.buffers.counts()
 	c.Pods = d.podCounts()
 	c.Packets = d.packetCounts()
-	c.Bandwidth = d.bandwidthCounts()
+	c.Bandwidth, c.PodLimits = d.bandwidthCounts(), d.podLimitCounts()
 	c.BigTCP = d.bigTCPCounts()
 	c.Host = d.profile.counts()
 	progs, err := d.dp.Programs()

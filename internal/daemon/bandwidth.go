@@ -108,6 +108,25 @@ func (v *podDevicesView) bandwidthWarnings(p *pod.Pod, limits pod.Bandwidth) (li
 	return list
 }
 
+// podLimitCounts are the limits of present pods, by pod and direction.
+func (d *Daemon) podLimitCounts() (list []metrics.PodLimitCount) {
+	v, limits, pods := d.podDevices.view(), d.bandwidths(), d.pods.view.Load()
+	if v.links == nil || len(limits) == 0 {
+		return nil
+	}
+	for _, p := range pods.set.All() {
+		m := v.links.Meters(p.HostIndex)
+		add := func(direction string, limit uint64, m podlink.Meter) {
+			if limit != 0 {
+				list = append(list, metrics.PodLimitCount{Pod: pods.names[p.Cookie], Direction: direction, Limit: limit / 8, Passed: m.Passed, Marked: m.Marked, Dropped: m.Dropped})
+			}
+		}
+		add("egress", limits[p.Cookie].Egress, m.Egress)
+		add("ingress", limits[p.Cookie].Ingress, m.Ingress)
+	}
+	return list
+}
+
 // bandwidthCounts are the sums over all pods; none without a limit.
 func (d *Daemon) bandwidthCounts() []metrics.BandwidthCount {
 	v, limits := d.podDevices.view(), d.bandwidths()

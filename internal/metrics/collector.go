@@ -63,6 +63,7 @@ func (c *Collector) Collect(out chan<- prometheus.Metric) {
 	if err == nil {
 		s.counters(counters)
 		s.pods(counters.Pods, c.top)
+		s.podLimits(counters.PodLimits, c.top)
 	}
 }
 
@@ -372,6 +373,40 @@ func (s *scrape) pods(list []PodCount, top int) {
 		rest += byName[name]
 	}
 	s.one(podConnections, float64(rest), other)
+}
+
+// podLimits names the top pods whose limits dropped most packets, and sums up the rest.
+func (s *scrape) podLimits(list []PodLimitCount, top int) {
+	type series struct{ pod, direction string }
+	dropped := map[string]uint64{}
+	for _, l := range list {
+		dropped[l.Pod] += l.Dropped
+	}
+	names := slices.SortedFunc(maps.Keys(dropped), func(a, b string) int {
+		return cmp.Or(cmp.Compare(dropped[b], dropped[a]), cmp.Compare(a, b))
+	})
+	named := map[string]bool{}
+	for _, name := range names[:min(top, len(names))] {
+		named[name] = true
+	}
+	sums := map[series]PodLimitCount{}
+	for _, l := range list {
+		at := series{other, l.Direction}
+		if named[l.Pod] {
+			at.pod = l.Pod
+		}
+		sum := sums[at]
+		sum.Limit, sum.Passed, sum.Marked, sum.Dropped = max(sum.Limit, l.Limit), sum.Passed+l.Passed, sum.Marked+l.Marked, sum.Dropped+l.Dropped
+		sums[at] = sum
+	}
+	for at, l := range sums {
+		if at.pod != other {
+			s.one(podLimit, float64(l.Limit), at.pod, at.direction)
+		}
+		s.one(podLimitPassed, float64(l.Passed), at.pod, at.direction)
+		s.one(podLimitMarked, float64(l.Marked), at.pod, at.direction)
+		s.one(podLimitDropped, float64(l.Dropped), at.pod, at.direction)
+	}
 }
 
 // programs sums the programs of one name: a label by id would grow at every

@@ -88,9 +88,11 @@ func full(paths int) *fake {
 		Pods:      []PodCount{{"shop/web", 7}, {"shop/db", 9}, {"shop/web", 1}},
 		Packets:   []PacketCount{{"pod-to-pod", true, 7}, {"nat", false, 9}},
 		Bandwidth: []BandwidthCount{{Direction: "egress", Limited: 2, Passed: 1e9, Marked: 3, Dropped: 4}, {Direction: "ingress", Limited: 1}},
-		BigTCP:    &BigTCPCount{Pods: 3, Sent: 40, Received: 50},
-		Peer:      PeerCount{Sent: 1, Seen: 2, Resent: 3, Omitted: 4},
-		Unseen:    UnseenCount{Untracked: 1, Forgotten: 2, Missed: 3, Thinned: 4, Backwards: 5},
+		PodLimits: []PodLimitCount{{Pod: "shop/web", Direction: "egress", Limit: 1e6, Passed: 5e6, Marked: 1, Dropped: 2}, {Pod: "shop/db", Direction: "egress", Limit: 2e6, Passed: 6e6, Dropped: 1},
+			{Pod: "shop/db", Direction: "ingress", Limit: 3e6, Passed: 7e6}},
+		BigTCP: &BigTCPCount{Pods: 3, Sent: 40, Received: 50},
+		Peer:   PeerCount{Sent: 1, Seen: 2, Resent: 3, Omitted: 4},
+		Unseen: UnseenCount{Untracked: 1, Forgotten: 2, Missed: 3, Thinned: 4, Backwards: 5},
 	}}
 }
 
@@ -322,6 +324,21 @@ func TestPods(t *testing.T) {
 	f.counters.Pods = nil
 	if got := gather(t, f, topPaths); value(t, got, "tcpilot_pods") != 0 || got["tcpilot_pod_connections"] != nil {
 		t.Errorf("without pods: %v", got["tcpilot_pod_connections"])
+	}
+}
+
+// The pods whose limits dropped most have labels of their own, in each direction that is limited.
+func TestPodLimits(t *testing.T) {
+	for top, want := range map[int][]string{1: {"shop/web", "other"}, 2: {"shop/web", "shop/db"}} {
+		got := gather(t, full(0), top)
+		for i, dropped := range []float64{2, 1} {
+			if v := value(t, got, "tcpilot_pod_limit_dropped_packets", "pod="+want[i], "direction=egress"); v != dropped {
+				t.Errorf("top %d: %s dropped %v packets, want %v", top, want[i], v, dropped)
+			}
+		}
+		if n := len(got["tcpilot_pod_limit_bytes_per_second"].GetMetric()); n != 2*top-1 {
+			t.Errorf("top %d: %d limits", top, n)
+		}
 	}
 }
 

@@ -28,6 +28,7 @@ type Counters struct {
 	Packets []PacketCount `json:"packets,omitempty"` // of pods; absent unless pods.host_routing is on
 	// Bandwidth is what the limits of all pods did, by direction; absent if there never was a limit.
 	Bandwidth []BandwidthCount `json:"bandwidth,omitempty"`
+	PodLimits []PodLimitCount  `json:"pod_limits,omitempty"` // of present pods
 	Peer      PeerCount        `json:"peer"`
 	BigTCP    *BigTCPCount     `json:"big_tcp,omitempty"` // absent unless pods.big_tcp is on
 	Host      *HostCount       `json:"host,omitempty"`    // absent unless the host profile names something
@@ -51,6 +52,16 @@ type PodCount struct {
 type BandwidthCount struct {
 	Direction string `json:"direction"` // egress, ingress: as the pod sees it
 	Limited   int    `json:"limited"`   // present pods that have a limit
+	Passed    uint64 `json:"passed_bytes"`
+	Marked    uint64 `json:"marked_packets"`
+	Dropped   uint64 `json:"dropped_packets"`
+}
+
+// PodLimitCount is what the limit of one pod did in one direction since it came into force.
+type PodLimitCount struct {
+	Pod       string `json:"pod"`       // namespace/name
+	Direction string `json:"direction"` // egress, ingress: as the pod sees it
+	Limit     uint64 `json:"limit_rate_bytes_per_second"`
 	Passed    uint64 `json:"passed_bytes"`
 	Marked    uint64 `json:"marked_packets"`
 	Dropped   uint64 `json:"dropped_packets"`

@@ -67,6 +67,11 @@ var (
 	podMarked      = counter("pod_bandwidth_marked_packets_total", "Packets, after segmentation, that passed limits of pods with a mark of congestion (ECN), by direction.", "direction")
 	podDropped     = counter("pod_bandwidth_dropped_packets_total", "Packets, after segmentation, that were dropped because a pod exceeded its limit, by direction.", "direction")
 
+	podLimit        = gauge("pod_limit_bytes_per_second", "Limit of the pod's bandwidth, by direction (egress, ingress) as the pod sees it. Of the pods whose limits dropped most.", "pod", "direction")
+	podLimitPassed  = gauge("pod_limit_passed_bytes", "Bytes on the wire that passed the pod's limit since it came into force. A gauge, because a pod may enter and leave \"other\".", "pod", "direction")
+	podLimitMarked  = gauge("pod_limit_marked_packets", "Packets, after segmentation, that passed the pod's limit with a mark of congestion (ECN).", "pod", "direction")
+	podLimitDropped = gauge("pod_limit_dropped_packets", "Packets, after segmentation, that were dropped because the pod exceeded its limit.", "pod", "direction")
+
 	podBigPods    = gauge("pod_big_tcp_pods", "Pods that can have packets above 64 KB (BIG TCP). Absent unless pods.big_tcp is on.")
 	podBigPackets = counter("pod_big_tcp_packets_total", "Packets of pods above 64 KB, before segmentation, by direction (egress, ingress) as the pod sees it. Absent unless pods.big_tcp is on.", "direction")
 

@@ -196,6 +196,9 @@ func TestRootPodBandwidth(t *testing.T) {
 	if got := n.list(t, p); got.Egress == nil || got.Egress.Limit != 20e6/8 || got.Egress.Passed < 6*2*20e6/8 || got.Egress.Dropped == 0 || got.Ingress != nil || got.Warning != "" {
 		t.Errorf("the pod: %+v, egress %+v", got, got.Egress)
 	}
+	if got := p.status(t).Counters.PodLimits; len(got) != 1 || got[0].Pod != "shop/pod" || got[0].Direction != "egress" || got[0].Limit != 20e6/8 || got[0].Dropped == 0 {
+		t.Errorf("metrics: %+v", got)
+	}
 	if e := ask[api.Explanation](t, p, "explain", n.far.addr.String(), "--pod", "shop/pod"); e.RateLimit == nil || e.RateLimit.Total > 20e6/8 || e.RateLimit.Total < 0.9*20e6/8 {
 		t.Errorf("explain: %+v", e.RateLimit)
 	}
