@@ -32,6 +32,7 @@ type pods struct {
 	view    atomic.Pointer[podView]
 
 	mu      sync.Mutex // one reading at a time, until its rules are in force
+	syncs   sharedWork[api.PodSync]
 	checked map[podPlace]podCheck
 	refused []api.RefusedPod // by the latest reading
 	failed  string           // why the latest reading failed
@@ -84,10 +85,13 @@ func (d *Daemon) openPods(cfg *config.Config) error {
 	return nil
 }
 
-// SyncPods implements api.Backend.
+// SyncPods implements api.Backend. Plugins of pods that start together share a reading.
 func (d *Daemon) SyncPods(context.Context) (api.PodSync, error) {
-	d.pods.mu.Lock()
-	defer d.pods.mu.Unlock()
+	return d.pods.syncs.do(&d.pods.mu, d.syncPods)
+}
+
+// syncPods reads the records and puts what follows from them into force. The caller has pods.mu.
+func (d *Daemon) syncPods() (api.PodSync, error) {
 	d.readPods(d.controls.usable)
 	d.followPodDevices()
 	v := d.pods.view.Load()
