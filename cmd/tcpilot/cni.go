@@ -23,8 +23,10 @@ func installCNI(o cli.CNIOptions) (cli.CNIChange, error) {
 			program = n.Program()
 		}
 	}
-	did, err := n.Install(program)
-	return change(did, ""), err
+	did, warning, err := n.Install(program)
+	c := change(did, "")
+	c.Warning = warning
+	return c, err
 }
 
 func uninstallCNI(o cli.CNIOptions) (cli.CNIChange, error) {

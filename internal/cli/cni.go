@@ -24,8 +24,9 @@ type CNIOptions struct {
 
 // CNIChange is what cni install or cni uninstall changed on the node.
 type CNIChange struct {
-	Changed []string `json:"changed"`         // "added tcpilot-cni to /etc/cni/net.d/10-flannel.conflist, behind portmap", ...
-	Stays   string   `json:"stays,omitempty"` // what was not removed, and why
+	Changed []string `json:"changed"`           // "added tcpilot-cni to /etc/cni/net.d/10-flannel.conflist, behind portmap", ...
+	Stays   string   `json:"stays,omitempty"`   // what was not removed, and why
+	Warning string   `json:"warning,omitempty"` // what in the network configuration does not fit the plugin
 }
 
 // followInterval is how often cni install --follow looks for a configuration that lost the plugin.
@@ -69,6 +70,11 @@ that the container runtime uses: the first file by name in --conf-dir. All else 
 file stays as it is, byte for byte, and the runtime finds the old file or the new one.
 Nothing is changed unless the daemon answers on its socket.
 
+Nothing is changed either if pods could not start with the plugin: it must support
+the file's cniVersion and all of cniVersions (0.3.0 to 1.1.0), and --bin-dir must
+have the programs of the file's other plugins, because the runtime looks for
+tcpilot-cni where it finds them.
+
 With --follow, the command waits until the daemon runs and a network plugin has written
 its file, and adds the plugin again if that file is replaced, which it looks for
 every 10 s. It ends with SIGINT or SIGTERM, and then leaves the plugin in place: pods
@@ -84,7 +90,12 @@ start without the daemon too.`,
 			if err != nil {
 				return err
 			}
-			return console.EmitValue(a.Output, did, func(w io.Writer, c CNIChange) { renderCNI(w, c, "nothing to do: the plugin is installed") })
+			return console.EmitValue(a.Output, did, func(w io.Writer, c CNIChange) {
+				renderCNI(w, c, "nothing to do: the plugin is installed")
+				if c.Warning != "" {
+					fmt.Fprintf(w, "%s %s\n", a.Paint.Warn("warning:"), c.Warning)
+				}
+			})
 		},
 	}
 	nodeFlags(cmd, &o)
@@ -106,7 +117,7 @@ func (a *app) installCNI(ctx context.Context, o CNIOptions) (CNIChange, error) {
 	return a.InstallCNI(o)
 }
 
-// followCNI keeps the plugin installed. A failure is written when it differs from the one before.
+// followCNI keeps the plugin installed. A failure or warning is written when it differs from the one before.
 func (a *app) followCNI(ctx context.Context, o CNIOptions) error {
 	for last, wait := "", time.Second; ; {
 		did, err := a.installCNI(ctx, o)
@@ -117,13 +128,17 @@ func (a *app) followCNI(ctx context.Context, o CNIOptions) error {
 			fmt.Fprintln(a.Stdout, line)
 		}
 		text := ""
-		if err != nil {
-			text = err.Error()
-		} else {
+		switch {
+		case err != nil:
+			text = err.Error() + "; trying again"
+		case did.Warning != "":
+			text = "warning: " + did.Warning
+		}
+		if err == nil {
 			wait = followInterval
 		}
 		if text != "" && text != last {
-			fmt.Fprintf(a.Stderr, "%s; trying again\n", text)
+			fmt.Fprintln(a.Stderr, text)
 		}
 		last = text
 		select {
@@ -147,27 +162,72 @@ Then its program is removed, unless pods have been recorded that still run: some
 container runtimes end a pod with the plugins with which they started it. Repeat the
 command later, or remove it with --force. No daemon is needed.
 
-With --follow, the command does not end before SIGINT or SIGTERM, for DaemonSets, whose
-containers are started again when they end.`,
+With --follow, the command removes the plugin from the network configurations at
+once, waits until no pod needs the program any more, and removes it then. It does not
+end before SIGINT or SIGTERM, for DaemonSets, whose containers are started again when
+they end.`,
 		Example: "  sudo tcpilot cni uninstall\n  sudo tcpilot cni uninstall --force",
 		Args:    console.Args(0, 0, ""),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			o.Socket = a.socket
-			did, err := a.UninstallCNI(o)
-			if err == nil {
-				err = console.EmitValue(a.Output, did, func(w io.Writer, c CNIChange) { renderCNI(w, c, "nothing to do: the plugin is not installed") })
-			}
+			did, err := a.uninstallCNI(o)
 			if err == nil && follow {
-				<-cmd.Context().Done()
+				err = a.followUninstall(cmd.Context(), o, did)
 			}
 			return err
 		},
 	}
 	nodeFlags(cmd, &o)
-	cmd.Flags().BoolVar(&follow, "follow", false, "wait for a signal at the end")
+	cmd.Flags().BoolVar(&follow, "follow", false, "remove the program when no pod needs it, and wait for a signal")
 	cmd.Flags().BoolVar(&o.Force, "force", false, "remove the program also if pods may need it to end")
 	a.JSONFlag(cmd, "write JSON: what was changed")
 	return cmd
+}
+
+// uninstallCNI removes the plugin and says what it removed.
+func (a *app) uninstallCNI(o CNIOptions) (CNIChange, error) {
+	did, err := a.UninstallCNI(o)
+	if err != nil {
+		return did, err
+	}
+	return did, a.emitUninstalled(did)
+}
+
+func (a *app) emitUninstalled(did CNIChange) error {
+	return console.EmitValue(a.Output, did, func(w io.Writer, c CNIChange) { renderCNI(w, c, "nothing to do: the plugin is not installed") })
+}
+
+// removalInterval is how often cni uninstall --follow looks whether pods still need the program.
+const removalInterval = 2 * time.Second
+
+// followUninstall repeats the removal until the program is removed, too, and waits for the end of ctx. last is the
+// outcome of the first removal, which succeeded: from then on, a failure is written when it differs from
+// the one before, and the removal is repeated.
+func (a *app) followUninstall(ctx context.Context, o CNIOptions, last CNIChange) error {
+	failed := ""
+	for last.Stays != "" {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(removalInterval):
+		}
+		did, err := a.UninstallCNI(o)
+		if err != nil {
+			if failed != err.Error() {
+				failed = err.Error()
+				fmt.Fprintf(a.Stderr, "%s; trying again\n", failed)
+			}
+			continue
+		}
+		if failed = ""; len(did.Changed) > 0 || did.Stays != last.Stays {
+			if err := a.emitUninstalled(did); err != nil {
+				return err
+			}
+		}
+		last = did
+	}
+	<-ctx.Done()
+	return nil
 }
 
 func renderCNI(w io.Writer, c CNIChange, nothing string) {

@@ -27,6 +27,13 @@ func TestCNIInstallNeedsTheDaemon(t *testing.T) {
 	if r := w.run(t.Context(), "cni", "install"); r.stdout != "nothing to do: the plugin is installed\n" {
 		t.Errorf("%+v", r)
 	}
+	w.env.InstallCNI = func(CNIOptions) (CNIChange, error) {
+		return CNIChange{Changed: []string{}, Warning: "a has the plugin bandwidth"}, nil
+	}
+	if r := w.run(t.Context(), "cni", "install"); r.stdout != "nothing to do: the plugin is installed\nwarning: a has the plugin bandwidth\n" {
+		t.Errorf("%+v", r)
+	}
+	w.env.InstallCNI = func(CNIOptions) (CNIChange, error) { return CNIChange{Changed: []string{}}, nil }
 	if r := w.run(t.Context(), "cni", "install", "--json"); strings.Join(strings.Fields(r.stdout), "") != `{"changed":[]}` {
 		t.Errorf("%+v", r)
 	}
@@ -65,6 +72,49 @@ func TestCNIUninstall(t *testing.T) {
 	}
 	w.env.UninstallCNI = func(CNIOptions) (CNIChange, error) { return CNIChange{}, nil }
 	if r := w.run(t.Context(), "cni", "uninstall"); r.stdout != "nothing to do: the plugin is not installed\n" {
+		t.Errorf("%+v", r)
+	}
+}
+
+// --follow writes a warning, too.
+func TestCNIInstallFollowsWithAWarning(t *testing.T) {
+	w := newWorld(t)
+	calls := 0
+	w.env.InstallCNI = func(CNIOptions) (CNIChange, error) {
+		if calls++; calls == 1 {
+			return CNIChange{}, errors.New("no network configuration")
+		}
+		return CNIChange{Changed: []string{"added"}, Warning: "a has the plugin bandwidth"}, nil
+	}
+	r := w.runUntil(t.Context(), "added", 1, "cni", "install", "--follow")
+	if r.code != 0 || r.stderr != "no network configuration; trying again\nwarning: a has the plugin bandwidth\n" {
+		t.Errorf("%+v", r)
+	}
+}
+
+// --follow repeats the removal until no pod needs the program, also after a failure, and does not end then.
+func TestCNIUninstallFollows(t *testing.T) {
+	w := newWorld(t)
+	answers := []CNIChange{
+		{Changed: []string{"removed tcpilot-cni from a"}, Stays: "it stays: 2"}, {Stays: "it stays: 2"}, {}, {Changed: []string{"removed it"}},
+	}
+	calls := 0
+	w.env.UninstallCNI = func(o CNIOptions) (CNIChange, error) {
+		if calls++; calls == 3 {
+			return CNIChange{}, errors.New("busy")
+		}
+		if o.Force {
+			t.Error("by force")
+		}
+		return answers[calls-1], nil
+	}
+	r := w.runUntil(t.Context(), "removed it\n", 1, "cni", "uninstall", "--follow")
+	if want := "removed tcpilot-cni from a\nit stays: 2\nremoved it\n"; r.code != 0 || calls != 4 || r.stdout != want || r.stderr != "busy; trying again\n" {
+		t.Errorf("%d calls, %+v", calls, r)
+	}
+	// A removal that fails at once is the end: the container is not ready then.
+	w.env.UninstallCNI = func(CNIOptions) (CNIChange, error) { return CNIChange{}, errors.New("no such directory") }
+	if r := w.run(t.Context(), "cni", "uninstall", "--follow"); r.code != 1 || !strings.Contains(r.stderr, "no such directory") {
 		t.Errorf("%+v", r)
 	}
 }

@@ -5,9 +5,11 @@ import (
 	"encoding/json"
 	"errors"
 	"io/fs"
+	"slices"
 	"time"
 
 	"github.com/tcpilot/tcpilot/internal/pod"
+	"github.com/tcpilot/tcpilot/internal/podnet"
 )
 
 // do executes a command other than VERSION. An error that is not a *failure is printed with codeIO.
@@ -196,25 +198,49 @@ func (r *request) collect() (a answer, err error) {
 		return a, err
 	}
 	a.pod = "network " + r.Network
-	kept, err := r.collectInterfaces(valid)
+	kept, deleted, err := r.collectInterfaces(valid)
 	// The records of interfaces that could not be removed are kept for the next GC.
 	removed, failed := r.Dir.Keep(r.Network, append(valid, kept...))
-	a.changed = removed > 0
+	a.changed = deleted || removed > 0
 	return a, errors.Join(err, failed)
 }
 
-// status returns why ADD could not write a record or get addresses from the IPAM plugin. The daemon is
-// not needed for that.
+// status returns why every ADD would fail: the configuration is wrong, the kernel has no such device, or a record
+// cannot be written or an address not be had from the IPAM plugin. The daemon is not needed for that.
 func (r *request) status() error {
+	var m *mainConfig
+	if r.main() {
+		var err error
+		if m, err = r.mainConfig(nil); err != nil {
+			return err
+		}
+	}
 	if err := r.Dir.Writable(); err != nil {
 		return fail(codeUnavailable, "%v", err)
 	}
-	if !r.main() {
+	if m == nil {
 		return nil
+	}
+	if err := r.hasDevice(m.modes); err != nil {
+		return err
 	}
 	_, err := r.ipam("STATUS", pod.Key{}, "")
 	if f := (*failure)(nil); errors.As(err, &f) && f.Code != codeUnavailable && f.Code != codeLimited {
 		f.Code = codeUnavailable
 	}
 	return err
+}
+
+// hasDevice returns an error if the kernel has no device of any of the modes. The last one comes first: it is the
+// fallback, which nearly all kernels have, and for a kind that it does not have the kernel looks for a module.
+func (r *request) hasDevice(modes []podnet.Mode) error {
+	var failed error
+	for _, mode := range slices.Backward(modes) {
+		err := r.Has(mode.Device)
+		if err == nil {
+			return nil
+		}
+		failed = err
+	}
+	return fail(codeUnavailable, "%v", failed).because("'tcpilot doctor' lists the devices that there are")
 }

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/tcpilot/tcpilot/internal/cnispec"
 	"github.com/tcpilot/tcpilot/internal/defaults"
 	"github.com/tcpilot/tcpilot/internal/pod"
 	"github.com/tcpilot/tcpilot/internal/podrecord"
@@ -22,8 +23,7 @@ const (
 	maxConfig      = 4 << 20          // bytes: annotations and the results of other plugins are large
 )
 
-// versions are the versions of the specification in which the plugin answers. Chains exist since 0.3.0.
-var versions = []string{"0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0"}
+var versions = cnispec.Versions
 
 // since is the first version that has a command, if that is not the first of all.
 var since = map[string]string{"CHECK": "0.4.0", "GC": "1.1.0", "STATUS": "1.1.0"}

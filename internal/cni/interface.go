@@ -258,9 +258,13 @@ func (r *request) checkInterface(made *pod.Pod) error {
 	return nil
 }
 
-// collectInterfaces is GC of the main plugin: it removes what belongs to attachments that are not valid any more.
-// It goes on after errors, and returns the attachments of which something is left.
-func (r *request) collectInterfaces(valid []pod.Key) (left []pod.Key, err error) {
+// collectInterfaces is GC of the main plugin: it removes what belongs to attachments that are not valid any more,
+// and their records. It goes on after errors, and returns the attachments of which something is left, and whether
+// it has deleted a record.
+//
+// Each record is deleted as soon as nothing is left of its attachment: if there are so many that the command's time
+// ends before all are removed, the next GC has fewer to remove.
+func (r *request) collectInterfaces(valid []pod.Key) (left []pod.Key, deleted bool, err error) {
 	records, _, err := r.Dir.List() // refused files do not say which interface they are about
 	failed := []error{err}
 	for i := range records {
@@ -271,7 +275,10 @@ func (r *request) collectInterfaces(valid []pod.Key) (left []pod.Key, err error)
 		if err := r.removeInterface(p.Key(), ""); err != nil {
 			failed = append(failed, fmt.Errorf("container %s, interface %s: %w", p.Container, p.Interface, err))
 			left = append(left, p.Key())
+			continue
 		}
+		one, err := r.Dir.Delete(p.Key())
+		deleted, failed = deleted || one, append(failed, err)
 	}
 	if r.main() && err == nil { // otherwise it is not known which addresses are still in use
 		failed = append(failed, r.collectAddresses(left))
@@ -283,5 +290,5 @@ func (r *request) collectInterfaces(valid []pod.Key) (left []pod.Key, err error)
 	gone, err := r.Masqueraded(r.Network)
 	gone = slices.DeleteFunc(gone, func(device string) bool { return keep[device] })
 	failed = append(failed, err, r.Unmasquerade(r.Network, gone...))
-	return left, errors.Join(failed...)
+	return left, deleted, errors.Join(failed...)
 }

@@ -5,6 +5,7 @@ import (
 
 	"github.com/tcpilot/tcpilot/internal/netns"
 	"github.com/tcpilot/tcpilot/internal/pod"
+	"github.com/tcpilot/tcpilot/internal/poddevice"
 	"github.com/tcpilot/tcpilot/internal/podnet"
 )
 
@@ -12,6 +13,7 @@ import (
 type kernel interface {
 	Cookie(netns string) (uint64, error)
 	Find(netns, name string) (pod.Link, error)
+	Has(pod.Device) error
 	CheckFree(netns, name, hostName string) error
 	Make(*podnet.Pair) (podnet.Made, error)
 	Check(*podnet.Pair, pod.Link) error
@@ -29,6 +31,7 @@ type linux struct{}
 
 func (linux) Cookie(path string) (uint64, error)       { return netns.Cookie(path) }
 func (linux) Find(path, name string) (pod.Link, error) { return podnet.Find(path, name) }
+func (linux) Has(d pod.Device) error                   { return poddevice.Has(d) }
 func (linux) CheckFree(path, name, hostName string) error {
 	return podnet.CheckFree(path, name, hostName)
 }

@@ -224,7 +224,7 @@ func TestMainRecordKeepsItsNetwork(t *testing.T) {
 	}
 }
 
-// A mistake in a key prevents ADD before anything is made.
+// A mistake in a key prevents ADD before anything is made. If all pods have it, STATUS reports it as well.
 func TestMainErrorsOfConfiguration(t *testing.T) {
 	for _, c := range []struct {
 		keys map[string]any
@@ -252,6 +252,14 @@ func TestMainErrorsOfConfiguration(t *testing.T) {
 		add.fails(t, c.code, c.want)
 		if len(add.kernel.made) != 0 || len(add.ipam.held) != 0 || len(records(t, add.dir)) != 0 {
 			t.Errorf("%v: left %v, %v, %v", c.keys, add.kernel.made, add.ipam.held, records(t, add.dir))
+		}
+		if c.keys["prevResult"] != nil || c.keys["runtimeConfig"] != nil || c.keys["mtu"] == 1279 {
+			continue // the runtime passes it to ADD alone, or an address is needed
+		}
+		status := mainCall(t, "STATUS", map[string]any{"prevResult": nil})
+		maps.Copy(status.keys, c.keys)
+		if status.fails(t, c.code, c.want); len(status.ipam.calls) != 0 {
+			t.Errorf("%v: %q", c.keys, status.ipam.calls)
 		}
 	}
 	// The interface of an ADD before is left alone.
@@ -560,6 +568,43 @@ func TestMainGC(t *testing.T) {
 	}
 }
 
+// A GC whose time ends has deleted the records of what it has removed, so that the next one goes on from there.
+func TestMainGCGoesOn(t *testing.T) {
+	add := mainCall(t, "ADD", nil)
+	for _, c := range []string{"a", "b", "c"} {
+		add.env = map[string]string{"CNI_IFNAME": "eth1", "CNI_CONTAINERID": c}
+		add.succeeds(t)
+	}
+	never := make(chan struct{})
+	t.Cleanup(func() { close(never) })
+	gc := add
+	gc.command, gc.keys = "GC", map[string]any{"timeout": "500ms", "ipam": add.keys["ipam"], "prevResult": nil, "cni.dev/valid-attachments": raw("[]")}
+	var stdout, stderr strings.Builder
+	p := gc.plugin(&stdout, &stderr)
+	p.kernel = &slowKernel{add.kernel, 2, never}
+	if p.run() != 1 || !strings.Contains(stdout.String(), "GC did not finish within 500ms") {
+		t.Errorf("%s, %s", &stdout, &stderr)
+	}
+	if left := records(t, add.dir); len(left) != 1 || left[0].Container != "c" {
+		t.Errorf("left %+v", left)
+	}
+}
+
+// slowKernel removes some interfaces, and then blocks.
+type slowKernel struct {
+	kernel
+	removes int
+	never   chan struct{}
+}
+
+func (k *slowKernel) Remove(name string) error {
+	if k.removes--; k.removes < 0 {
+		<-k.never
+		return errors.New("the test is over")
+	}
+	return k.kernel.Remove(name)
+}
+
 func TestMainStatus(t *testing.T) {
 	c := mainCall(t, "STATUS", map[string]any{"prevResult": nil})
 	c.succeeds(t)
@@ -570,6 +615,34 @@ func TestMainStatus(t *testing.T) {
 	c.fails(t, codeUnavailable, "STATUS of IPAM plugin host-local: no disk")
 	c.ipam.fails["STATUS"] = types.NewError(51, "few addresses", "")
 	c.fails(t, codeLimited, "few addresses")
+}
+
+// STATUS fails if the kernel has none of the devices, and makes none.
+func TestMainStatusOfDevices(t *testing.T) {
+	for _, c := range []struct {
+		device string
+		lacks  []pod.Device
+		want   string
+	}{
+		{"netkit", []pod.Device{pod.Netkit}, "the kernel has no netkit devices"},
+		{"netkit-l2", []pod.Device{pod.Netkit}, "the kernel has no netkit devices"},
+		{"veth", []pod.Device{pod.Veth}, "the kernel has no veth devices"},
+		{"auto", []pod.Device{pod.Veth, pod.Netkit}, "the kernel has no netkit devices"},
+		{"auto", []pod.Device{pod.Netkit}, ""},
+		{"auto", []pod.Device{pod.Veth}, ""},
+		{"netkit", []pod.Device{pod.Veth}, ""},
+	} {
+		status := mainCall(t, "STATUS", map[string]any{"prevResult": nil, "device": c.device})
+		status.kernel.lacks = c.lacks
+		if c.want == "" {
+			status.succeeds(t)
+		} else {
+			status.fails(t, codeUnavailable, c.want)
+		}
+		if len(status.kernel.calls) != 0 {
+			t.Errorf("%s: %q", c.device, status.kernel.calls)
+		}
+	}
 }
 
 // The time that the IPAM plugin takes does not count for the timeout of the plugin.

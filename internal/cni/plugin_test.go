@@ -69,6 +69,7 @@ type fakeKernel struct {
 	pair  *podnet.Pair     // of Make
 	mtu   int              // of the default route's device
 	free  bool             // CheckFree finds nothing
+	lacks []pod.Device
 }
 
 func newKernel() *fakeKernel {
@@ -89,6 +90,13 @@ func (k *fakeKernel) Cookie(path string) (uint64, error) {
 
 func (k *fakeKernel) Find(path, name string) (pod.Link, error) {
 	return links[path+" "+name], k.fails["find"]
+}
+
+func (k *fakeKernel) Has(d pod.Device) error {
+	if slices.Contains(k.lacks, d) {
+		return fmt.Errorf("the kernel has no %s devices", d)
+	}
+	return nil
 }
 
 func (k *fakeKernel) CheckFree(path, name, hostName string) error {

@@ -31,43 +31,50 @@ func (e *noConfigError) Error() string {
 }
 
 // Install copies program to the plugins of the node, and adds the plugin to the network configuration
-// that the runtime uses. It returns what it changed: nothing if all is in place.
-func (n Node) Install(program string) (did []string, err error) {
+// that the runtime uses. It changes nothing if pods could not start with the plugin there. It returns what it changed:
+// nothing if all is in place. warning says what in the list does not fit the plugin.
+func (n Node) Install(program string) (did []string, warning string, err error) {
 	release, err := n.lock()
 	if err != nil {
-		return nil, err
+		return nil, "", err
 	}
 	defer release()
 	if err := removeTemporaries(n.ConfDir); err != nil {
-		return nil, err
+		return nil, "", err
 	}
 	file, c, err := n.inUse()
 	if err != nil {
-		return nil, err
+		return nil, "", err
+	}
+	if err := c.checkVersions(); err != nil {
+		return nil, "", fmt.Errorf("%s %w", file, err)
+	}
+	if err := n.checkPrograms(&c); err != nil {
+		return nil, "", fmt.Errorf("%s %w", file, err)
 	}
 	// The program first: as soon as the file has the entry, pods need the program.
 	copied, err := n.copyProgram(program)
 	if err != nil {
-		return nil, err
+		return nil, "", err
 	}
 	if copied {
 		did = append(did, "installed "+n.Program())
 	}
 	if c.ours() >= 0 {
-		return did, nil
+		return did, c.warning(file), nil
 	}
 	next := c.with(n.entry())
 	if check, err := parse(next); err != nil || check.ours() != len(c.plugins) {
-		return did, fmt.Errorf("add %s to %s: the result would not be valid: %v", Type, file, err)
+		return did, "", fmt.Errorf("add %s to %s: the result would not be valid: %v", Type, file, err)
 	}
 	if err := replace(file, c.text, next); err != nil {
-		return did, fmt.Errorf("add %s to the network configuration: %w", Type, err)
+		return did, "", fmt.Errorf("add %s to the network configuration: %w", Type, err)
 	}
-	return append(did, fmt.Sprintf("added %s to %s, behind %s", Type, file, c.plugins[len(c.plugins)-1].kind)), nil
+	return append(did, fmt.Sprintf("added %s to %s, behind %s", Type, file, c.plugins[len(c.plugins)-1].kind)), c.warning(file), nil
 }
 
 // Uninstall takes the plugin out of all network configurations of the node, and removes its program if
-// no pod has a record, or if force is set. It returns what it changed, and if the program stays, why.
+// no pod needs it any more, or if force is set. It returns what it changed, and if the program stays, why.
 func (n Node) Uninstall(force bool) (did []string, stays string, err error) {
 	release, err := n.lock()
 	if err != nil {
@@ -97,13 +104,34 @@ func (n Node) Uninstall(force bool) (did []string, stays string, err error) {
 	if err != nil {
 		return did, "", err
 	}
-	if len(records) > 0 && !force {
-		return did, fmt.Sprintf("%s stays: %d interfaces of pods were recorded by it, and some runtimes need it to end these pods", n.Program(), len(records)), nil
+	if left := needProgram(records); left > 0 && !force {
+		return did, fmt.Sprintf("%s stays: interfaces of pods that it recorded and that are still there: %d; some container runtimes need it to end these pods", n.Program(), left), nil
 	}
 	if err := os.Remove(n.Program()); err != nil {
 		return did, "", fmt.Errorf("remove plugin: %w", err)
 	}
 	return append(did, "removed "+n.Program()), "", nil
+}
+
+// needProgram counts the records of pods for whose end a runtime may execute the plugin. A runtime that executes the
+// plugins of its present configuration does not, and leaves the record, which only a daemon removes. Therefore
+// pods whose network namespace is gone do not count: runtimes remove it after DEL. An interface that the main plugin
+// made counts until DEL has removed it.
+func needProgram(records []podrecord.Record) (n int) {
+	for i := range records {
+		if r := &records[i]; r.Made || !isGone(r.NetNS) {
+			n++
+		}
+	}
+	return n
+}
+
+// isGone reports whether the file of a network namespace does not exist any more. If its directory does not exist
+// either, this process may see another file system than the container runtime does.
+func isGone(path string) bool {
+	_, err := os.Lstat(path)
+	_, noDir := os.Stat(filepath.Dir(path))
+	return errors.Is(err, fs.ErrNotExist) && noDir == nil
 }
 
 // removeFrom takes the plugin out of one file, also if it occurs several times in the chain.

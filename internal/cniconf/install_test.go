@@ -14,7 +14,7 @@ import (
 	"github.com/tcpilot/tcpilot/internal/podrecord"
 )
 
-// node is a node with these files of network configurations.
+// node is a node with these files of network configurations, and the programs of flannel's plugins.
 func node(t *testing.T, files map[string]string) (n Node, program string) {
 	t.Helper()
 	d := t.TempDir()
@@ -25,10 +25,19 @@ func node(t *testing.T, files map[string]string) (n Node, program string) {
 	for name, text := range files {
 		put(t, filepath.Join(n.ConfDir, name), text)
 	}
+	if err := os.MkdirAll(n.BinDir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range programs {
+		put(t, filepath.Join(n.BinDir, name), "")
+	}
 	program = filepath.Join(d, "program")
 	put(t, program, "#!version 1\n")
 	return n, program
 }
+
+// programs are those of the plugins of flannel.
+var programs = []string{"flannel", "portmap"}
 
 func put(t *testing.T, file, text string) {
 	t.Helper()
@@ -49,7 +58,7 @@ func get(t *testing.T, file string) string {
 func TestInstallAndUninstallRestoreTheNode(t *testing.T) {
 	files := map[string]string{"10-flannel.conflist": flannel, "99-loopback.conf": `{"type":"loopback"}`, "zz.conflist": flannel}
 	n, program := node(t, files)
-	did, err := n.Install(program)
+	did, _, err := n.Install(program)
 	if err != nil || len(did) != 2 {
 		t.Fatalf("%q, %v", did, err)
 	}
@@ -73,16 +82,16 @@ func TestInstallAndUninstallRestoreTheNode(t *testing.T) {
 	if info, err := os.Stat(n.Program()); err != nil || info.Mode().Perm() != 0o755 || get(t, n.Program()) != "#!version 1\n" {
 		t.Errorf("%v, %v", info, err)
 	}
-	if did, err := n.Install(program); err != nil || did != nil {
+	if did, _, err := n.Install(program); err != nil || did != nil {
 		t.Errorf("a second time: %q, %v", did, err)
 	}
 	put(t, program, "#!version 2\n")
-	if did, err := n.Install(program); err != nil || len(did) != 1 || get(t, n.Program()) != "#!version 2\n" {
+	if did, _, err := n.Install(program); err != nil || len(did) != 1 || get(t, n.Program()) != "#!version 2\n" {
 		t.Errorf("a new version: %q, %v", did, err)
 	}
 	// The network plugin writes its file anew.
 	put(t, file, flannel)
-	if did, err := n.Install(program); err != nil || len(did) != 1 {
+	if did, _, err := n.Install(program); err != nil || len(did) != 1 {
 		t.Errorf("a file that was replaced: %q, %v", did, err)
 	}
 	did, stays, err := n.Uninstall(false)
@@ -94,7 +103,7 @@ func TestInstallAndUninstallRestoreTheNode(t *testing.T) {
 			t.Errorf("%s is not restored:\n%s", name, got)
 		}
 	}
-	for dir, want := range map[string]int{n.ConfDir: len(files), n.BinDir: 0} {
+	for dir, want := range map[string]int{n.ConfDir: len(files), n.BinDir: len(programs)} {
 		if entries, err := os.ReadDir(dir); err != nil || len(entries) != want {
 			t.Errorf("%s: %v, %v", dir, entries, err)
 		}
@@ -107,15 +116,19 @@ func TestInstallAndUninstallRestoreTheNode(t *testing.T) {
 // The program stays as long as it may be needed to end pods.
 func TestUninstallKeepsTheProgramForPods(t *testing.T) {
 	n, program := node(t, map[string]string{"a.conflist": flannel})
-	if _, err := n.Install(program); err != nil {
+	if _, _, err := n.Install(program); err != nil {
 		t.Fatal(err)
 	}
-	p := pod.Pod{Network: "cbr0", Container: "c1", Interface: "eth0", NetNS: "/run/netns/x", Cookie: 7}
-	if err := podrecord.Dir(n.Records).Put(&p); err != nil {
-		t.Fatal(err)
+	netns := filepath.Join(t.TempDir(), "netns")
+	put(t, netns, "")
+	for container, path := range map[string]string{"here": netns, "unknown": "/no/such/directory", "gone": netns + "-of-a-pod-that-is-gone"} {
+		p := pod.Pod{Network: "cbr0", Container: container, Interface: "eth0", NetNS: path, Cookie: 7}
+		if err := podrecord.Dir(n.Records).Put(&p); err != nil {
+			t.Fatal(err)
+		}
 	}
 	did, stays, err := n.Uninstall(false)
-	if err != nil || len(did) != 1 || !strings.Contains(stays, "stays: 1 interface") {
+	if err != nil || len(did) != 1 || !strings.HasPrefix(stays, n.Program()+" stays: ") || !strings.Contains(stays, "still there: 2;") {
 		t.Errorf("%q, %q, %v", did, stays, err)
 	}
 	if get(t, filepath.Join(n.ConfDir, "a.conflist")) != flannel || get(t, n.Program()) == "" {
@@ -123,6 +136,24 @@ func TestUninstallKeepsTheProgramForPods(t *testing.T) {
 	}
 	if did, stays, err := n.Uninstall(true); err != nil || len(did) != 1 || stays != "" {
 		t.Errorf("by force: %q, %q, %v", did, stays, err)
+	}
+}
+
+// A runtime that ends pods with its present configuration leaves the record of a pod. The program does not wait for
+// it, except if the record is needed to remove what the main plugin made.
+func TestUninstallDoesNotWaitForPodsThatAreGone(t *testing.T) {
+	for _, made := range []bool{false, true} {
+		n, program := node(t, map[string]string{"a.conflist": flannel})
+		if _, _, err := n.Install(program); err != nil {
+			t.Fatal(err)
+		}
+		p := pod.Pod{Network: "cbr0", Container: "c1", Interface: "eth0", NetNS: filepath.Join(t.TempDir(), "gone"), Cookie: 7, Made: made}
+		if err := podrecord.Dir(n.Records).Put(&p); err != nil {
+			t.Fatal(err)
+		}
+		if did, stays, err := n.Uninstall(false); err != nil || (stays != "") != made || (len(did) == 1) != made {
+			t.Errorf("made %v: %q, %q, %v", made, did, stays, err)
+		}
 	}
 }
 
@@ -135,20 +166,20 @@ func TestInstallRefuses(t *testing.T) {
 		"no JSON":         {map[string]string{"10-a.conflist": `{`}, "is not JSON"},
 	} {
 		n, program := node(t, c.files)
-		if _, err := n.Install(program); err == nil || !strings.Contains(err.Error(), c.want) {
+		if _, _, err := n.Install(program); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: %v", name, err)
 		}
-		if _, err := os.Stat(n.BinDir); !errors.Is(err, fs.ErrNotExist) {
+		if _, err := os.Stat(n.Program()); !errors.Is(err, fs.ErrNotExist) {
 			t.Errorf("%s: the program was installed: %v", name, err)
 		}
 	}
 	n, program := node(t, nil)
 	var none *noConfigError
-	if _, err := n.Install(program); !errors.As(err, &none) {
+	if _, _, err := n.Install(program); !errors.As(err, &none) {
 		t.Errorf("no file: %v", err)
 	}
 	n.ConfDir += "/missing"
-	if _, err := n.Install(program); !errors.As(err, &none) {
+	if _, _, err := n.Install(program); !errors.As(err, &none) {
 		t.Errorf("no directory: %v", err)
 	}
 	n, program = node(t, nil)
@@ -156,7 +187,7 @@ func TestInstallRefuses(t *testing.T) {
 	if err := os.Symlink(n.Records+".conflist", filepath.Join(n.ConfDir, "10.conflist")); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := n.Install(program); err == nil || !strings.Contains(err.Error(), "symbolic link") {
+	if _, _, err := n.Install(program); err == nil || !strings.Contains(err.Error(), "symbolic link") {
 		t.Errorf("a link: %v", err)
 	}
 	main := `{"name":"x","plugins":[{"type":"tcpilot-cni","ipam":{"type":"host-local"}},{"type":"portmap"}]}`
@@ -171,15 +202,12 @@ func TestInstallAfterAKill(t *testing.T) {
 	n, program := node(t, map[string]string{"10.conflist": flannel})
 	file := filepath.Join(n.ConfDir, "10.conflist")
 	put(t, temporary(file), `{"half`)
-	if err := os.MkdirAll(n.BinDir, 0o755); err != nil {
-		t.Fatal(err)
-	}
 	put(t, temporary(n.Program()), "half")
-	if did, err := n.Install(program); err != nil || len(did) != 2 {
+	if did, _, err := n.Install(program); err != nil || len(did) != 2 {
 		t.Fatalf("%q, %v", did, err)
 	}
-	for _, dir := range []string{n.ConfDir, n.BinDir} {
-		if entries, err := os.ReadDir(dir); err != nil || len(entries) != 1 {
+	for dir, want := range map[string]int{n.ConfDir: 1, n.BinDir: len(programs) + 1} {
+		if entries, err := os.ReadDir(dir); err != nil || len(entries) != want {
 			t.Errorf("%s: %v, %v", dir, entries, err)
 		}
 	}

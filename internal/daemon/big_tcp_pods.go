@@ -168,15 +168,15 @@ func triedBigTCP(wanted bool) api.Feature {
 
 // podBigTCP says whether a pod has packets above 64 KB, and how many; nil if that is not configured.
 func (v *podDevicesView) podBigTCP(p *pod.Pod) *api.PodBigTCP {
-	value, asks := p.Annotations[bigTCPAnnotation]
+	wrong := wrongSwitch(p, bigTCPAnnotation)
 	why, known := v.big.pods[p.Cookie]
 	switch {
 	case !v.big.wanted:
 		return nil
-	case value == "off":
+	case p.Annotations[bigTCPAnnotation] == "off":
 		return &api.PodBigTCP{Why: "annotation " + bigTCPAnnotation}
-	case asks && value != "on":
-		return &api.PodBigTCP{Why: fmt.Sprintf("annotation %s: %.40q is neither on nor off", bigTCPAnnotation, value)}
+	case wrong != "":
+		return &api.PodBigTCP{Why: wrong}
 	case v.big.failed != nil:
 		return &api.PodBigTCP{Why: v.big.failed.Error()}
 	case !known:

@@ -312,18 +312,19 @@ func notNow(cfg *config.Config) string {
 }
 
 // podRouting says whether the packets of a pod are routed by programs; nil if that is not configured.
-func (v *podDevicesView) podRouting(cookie uint64, annotation string) *api.PodRouting {
+func (v *podDevicesView) podRouting(p *pod.Pod) *api.PodRouting {
+	wrong := wrongSwitch(p, routingAnnotation)
 	switch {
 	case !v.wanted:
 		return nil
-	case annotation == "off":
+	case p.Annotations[routingAnnotation] == "off":
 		return &api.PodRouting{Why: "annotation " + routingAnnotation}
-	case annotation != "" && annotation != "on":
-		return &api.PodRouting{Why: fmt.Sprintf("annotation %s: %.40q is neither on nor off", routingAnnotation, annotation)}
+	case wrong != "":
+		return &api.PodRouting{Why: wrong}
 	case v.failed != nil:
 		return &api.PodRouting{Why: v.failed.Error()}
-	case v.missing.Pods[cookie] != nil:
-		return &api.PodRouting{Why: v.missing.Pods[cookie].Error()}
+	case v.missing.Pods[p.Cookie] != nil:
+		return &api.PodRouting{Why: v.missing.Pods[p.Cookie].Error()}
 	}
 	return &api.PodRouting{Active: true}
 }

@@ -202,12 +202,22 @@ func (v *podView) warnings(p *pod.Pod) []string {
 
 // unfollowed are the warnings about annotations of tcpilot's own.
 func (v *podView) unfollowed(p *pod.Pod) (list []string) {
-	for _, why := range []string{v.controls[p.Cookie].warning, v.profiles[p.Cookie]} {
+	for _, why := range []string{v.controls[p.Cookie].warning, v.profiles[p.Cookie], wrongSwitch(p, routingAnnotation), wrongSwitch(p, bigTCPAnnotation)} {
 		if why != "" {
 			list = append(list, why)
 		}
 	}
 	return list
+}
+
+// wrongSwitch says what is wrong with an annotation that should be on or off; empty if nothing is. With a wrong
+// value, the pod does not have what the annotation is about.
+func wrongSwitch(p *pod.Pod, annotation string) string {
+	value, asks := p.Annotations[annotation]
+	if !asks || value == "on" || value == "off" {
+		return ""
+	}
+	return fmt.Sprintf("annotation %s: %.40q is neither on nor off", annotation, value)
 }
 
 // now is the pods of the latest reading.
@@ -344,11 +354,17 @@ func (d *Daemon) Pods(context.Context) (api.PodList, error) {
 		if why := v.profiles[p.Cookie]; why != "" {
 			wrong = append(wrong, why)
 		}
+		routing, big := devices.podRouting(p), devices.podBigTCP(p)
+		if why := wrongSwitch(p, routingAnnotation); why != "" && routing == nil { // otherwise routing has it
+			wrong = append(wrong, why)
+		}
+		if why := wrongSwitch(p, bigTCPAnnotation); why != "" && big == nil {
+			wrong = append(wrong, why)
+		}
 		l.Pods = append(l.Pods, api.Pod{
 			Pod: v.names[p.Cookie], Namespace: p.Namespace, Name: p.Name, NetNS: p.Cookie, Container: p.Container, Cgroup: p.Cgroup,
 			Annotations: d.rules.shownAnnotations(p), Rules: d.rules.ofPod(p), Control: c.cc.String(), Warning: strings.Join(wrong, "; "), Since: p.Added,
-			Connections: v.ended[p.Cookie].Load(), Routing: devices.podRouting(p.Cookie, p.Annotations[routingAnnotation]),
-			BigTCP: devices.podBigTCP(p),
+			Connections: v.ended[p.Cookie].Load(), Routing: routing, BigTCP: big,
 		})
 		devices.showBandwidth(p, limits[p.Cookie], &l.Pods[len(l.Pods)-1])
 	}

@@ -195,6 +195,48 @@ func TestAnnotationsAreLookedUpInTheLatestReading(t *testing.T) {
 	}
 }
 
+// An annotation that should be on or off, and is not, is a warning, a line of the log and one of 'tcpilot pods'.
+func TestWrongSwitches(t *testing.T) {
+	own, err := netns.Cookie("")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for value, want := range map[string]bool{"on": false, "off": false, "": true, "true": true, "ON": true} {
+		dir := t.TempDir()
+		path := filepath.Join(dir, "netns")
+		if err := os.Symlink("/proc/self/ns/net", path); err != nil {
+			t.Fatal(err)
+		}
+		putRecord(t, filepath.Join(dir, "pods"), &pod.Pod{Container: "c", Namespace: "shop", Name: "web", NetNS: path, Cookie: own,
+			Annotations: map[string]string{routingAnnotation: value, bigTCPAnnotation: value}})
+		d, log := podDaemon(filepath.Join(dir, "pods"))
+		d.readPods(d.controls.usable)
+		v := d.pods.view.Load()
+		shown, err := d.Pods(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, annotation := range []string{"tcpilot.io/host-routing", "tcpilot.io/big-tcp"} {
+			text := fmt.Sprintf("annotation %s: %q is neither on nor off", annotation, value)
+			if got := slices.Contains(v.warnings(v.set.ByCookie(own)), text); got != want {
+				t.Errorf("%s: %q: warning %v", annotation, value, got)
+			}
+			if got := strings.Contains(log.String(), strings.ReplaceAll(text, `"`, `\"`)); got != want {
+				t.Errorf("%s: %q: log\n%s", annotation, value, log)
+			}
+			if got := strings.Contains(shown.Pods[0].Warning, text); got != want {
+				t.Errorf("%s: %q: shown %+v", annotation, value, shown.Pods[0])
+			}
+		}
+		// What the devices' own lines say is not said twice.
+		devices := podDevicesView{wanted: true, big: bigTCPView{wanted: true}}
+		p := v.set.ByCookie(own)
+		if routing, big := devices.podRouting(p), devices.podBigTCP(p); (routing.Why != "" && value != "off") != want || strings.Contains(big.Why, "neither") != want {
+			t.Errorf("%q: %+v, %+v", value, routing, big)
+		}
+	}
+}
+
 func TestShownAnnotations(t *testing.T) {
 	d, _ := podDaemon("", policy.Rule{Name: "a"}, policy.Rule{Name: "b", Match: policy.Match{Pod: &pod.Match{Annotations: map[string]string{"team": "x"}}}})
 	p := &pod.Pod{Annotations: map[string]string{"secret": "1", "team": "y", "tcpilot.io/profile": "bulk"}}

@@ -37,6 +37,23 @@ func TestRootTry(t *testing.T) {
 	})
 }
 
+// Has says of each kind what an attempt says, and makes nothing.
+func TestRootHas(t *testing.T) {
+	testenv.NetNS(t).Do(t, func() {
+		for _, s := range Try() {
+			if err := Has(s.Device); (err == nil) != (s.Err == nil) || err != nil && err.Error() != s.Err.Error() {
+				t.Errorf("%s: %v, want %v", s.Device, err, s.Err)
+			}
+		}
+		if err := Has("tcpilot-no-such"); err == nil || !strings.Contains(err.Error(), "the kernel has no tcpilot-no-such devices") {
+			t.Errorf("%v", err)
+		}
+		if all, err := net.Interfaces(); err != nil || len(all) != 1 {
+			t.Errorf("%v, %v", all, err)
+		}
+	})
+}
+
 // What the kernel refuses for another reason is told as it is.
 func TestRootRefused(t *testing.T) {
 	testenv.Root(t)

@@ -55,6 +55,9 @@ rules:
   - {name: others, match: {remote: [10.0.0.0/8]}, set: {cc: cubic}}
 `, w.cgroup.Path), 0o644))
 	must(t, os.WriteFile(filepath.Join(n.confDir, "10-net.conflist"), []byte(conflist), 0o644))
+	for _, name := range []string{"ptp", "portmap"} { // beside which tcpilot-cni is installed
+		must(t, os.WriteFile(filepath.Join(p.dir, "opt", name), nil, 0o755))
+	}
 	var l net.Listener
 	must(t, w.star.Client.Do(func() (err error) { l, err = net.Listen("tcp", "127.0.0.1:0"); return err }))
 	n.api = kubeapitest.New(t, l)
@@ -102,7 +105,8 @@ func TestRootDaemonSet(t *testing.T) {
 	pod := w.remotes[1].Host
 	inPod := w.agent(t, pod, w.cgroup)
 	n := newNode(t, w)
-	plugin := filepath.Join(n.dir, "opt/tcpilot-cni")
+	plugin, portmap := filepath.Join(n.dir, "opt/tcpilot-cni"), filepath.Join(n.dir, "opt/portmap")
+	must(t, os.Remove(portmap)) // as if /opt/cni/bin were not the runtime's directory of plugins
 
 	follow, follower := n.container(t, "tcpilot.yaml", "cni")
 	eventually(t, 10*time.Second, "the plugin waits for the daemon", func() error {
@@ -115,6 +119,16 @@ func TestRootDaemonSet(t *testing.T) {
 		t.Error("the plugin is installed before the daemon is ready")
 	}
 	n.startDaemon(t)
+	eventually(t, 10*time.Second, "the plugin is not installed where pods could not start with it", func() error {
+		if !strings.Contains(n.log.String(), "10-net.conflist has the plugin portmap, whose program is not in /opt/cni/bin") {
+			return fmt.Errorf("%s", n.log)
+		}
+		return nil
+	})
+	if n.conflist(t) != conflist {
+		t.Error("the plugin is installed where pods could not start with it")
+	}
+	must(t, os.WriteFile(portmap, nil, 0o755))
 	eventually(t, 20*time.Second, "the plugin is installed", func() error {
 		_, err := os.Stat(plugin)
 		if text := n.conflist(t); err == nil && !strings.Contains(text, "{\"type\": \"portmap\"},\n    {\"type\": \"tcpilot-cni\"") {
@@ -166,6 +180,7 @@ func TestRootDaemonSet(t *testing.T) {
 	}
 	expectCC("after a kill", "reno", "cubic")
 	n.plugin(t, "DEL", pod, "web-1", nil)
+	n.plugin(t, "ADD", pod, "web-2", nil) // and runs when tcpilot is uninstalled
 
 	must(t, follower.Process.Signal(unix.SIGTERM))
 	if err := <-follow; err != nil {
@@ -177,12 +192,22 @@ func TestRootDaemonSet(t *testing.T) {
 		t.Errorf("detach: %v", err)
 	}
 	removed, remover := n.container(t, "uninstall.yaml", "cni")
-	eventually(t, 10*time.Second, "the plugin is removed", func() error {
-		if text := n.conflist(t); text != conflist {
-			return fmt.Errorf("%s", text)
+	eventually(t, 10*time.Second, "the plugin is removed from the network configuration", func() error {
+		if text := n.conflist(t); text != conflist || !strings.Contains(n.log.String(), "stays: ") {
+			return fmt.Errorf("%s\n%s", text, n.log)
 		}
+		return nil
+	})
+	time.Sleep(3 * time.Second) // longer than it takes to look for pods again
+	if _, err := os.Stat(plugin); err != nil {
+		t.Errorf("the program is removed although a pod may need it: %v", err)
+	}
+	// Without the daemon, DEL succeeds with a warning.
+	_, _, err := n.cni(t.Context(), "DEL", "web-2", "eth0", pod.Path(), nil)
+	must(t, err)
+	eventually(t, 10*time.Second, "the program is removed after the pod's end", func() error {
 		if _, err := os.Stat(plugin); err == nil {
-			return fmt.Errorf("%s is there", plugin)
+			return fmt.Errorf("%s is there\n%s", plugin, n.log)
 		}
 		return nil
 	})
