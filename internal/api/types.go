@@ -253,6 +253,8 @@ type Entry struct {
 type FieldWhy struct {
 	engine.Setting
 	Applied bool `json:"applied"` // false: wanted, but left to the kernel; Why says why
+	// Kernel: the rule adapts the field, and connections have the kernel's value now; Value is 0.
+	Kernel bool `json:"kernel,omitempty"`
 }
 
 // ArmWeight is the share of one congestion control.

@@ -23,8 +23,9 @@ func (a *app) explain() *cobra.Command {
 		Short: "Show what a new connection would get, and why",
 		Long: `Show what a new connection to ADDR would get: the rule that it matches, the entry of
 the kernel's policy table with the longest match, each field with its value and
-reason, and the shares of the congestion controls. With --incoming, ADDR connects to
-this host.`,
+reason, and the shares of the congestion controls. Fields that the rule adapts to
+the path, but that have the kernel's value now, are listed with what decides that.
+With --incoming, ADDR connects to this host.`,
 		Example: `  tcpilot explain 192.0.2.7:443
   tcpilot explain 2001:db8::7 --incoming --local-port 443
   tcpilot explain [2001:db8::7]:443 --cgroup /sys/fs/cgroup/system.slice/nginx.service`,
@@ -175,12 +176,20 @@ func activeNow(m *engine.PathMetrics) string {
 	return fmt.Sprintf(", %s active", console.Plural(int(*m.Active), "connection"))
 }
 
+// kernelValue is shown in place of the value of a field that is left to the kernel. Which value that
+// is depends on sysctls, the route and the application.
+const kernelValue = "kernel's"
+
 func (a *app) renderFields(w io.Writer, e api.Explanation) {
 	if len(e.Fields) > 0 {
 		a.Heading(w, "Fields")
 		t := console.NewTable("FIELD", ">VALUE", "REASON", "APPLIED", "WHY")
 		for _, f := range e.Fields {
-			t.Row(f.Field, fmtValue(f.Value, f.Unit), f.Reason, yesNo(f.Applied), f.Why)
+			value := fmtValue(f.Value, f.Unit)
+			if f.Kernel {
+				value = kernelValue
+			}
+			t.Row(f.Field, value, f.Reason, yesNo(f.Applied), f.Why)
 		}
 		t.Write(w, a.Paint, "  ")
 	}

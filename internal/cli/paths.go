@@ -121,7 +121,7 @@ func (a *app) paths() *cobra.Command {
 	f.BoolVarP(&watch, "watch", "w", false, "show again every --interval")
 	f.DurationVar(&interval, "interval", 2*time.Second, "`TIME` between two updates of --watch")
 	f.BoolVar(&wide, "wide", false, wideDoc)
-	f.BoolVar(&network, "network", false, "what the paths' connections show of the network")
+	f.BoolVar(&network, "network", false, networkDoc)
 	cmd.MarkFlagsMutuallyExclusive("wide", "network")
 	a.JSONFlag(cmd, jsonDoc)
 	cobra.CheckErr(cmd.RegisterFlagCompletionFunc("sort", cobra.FixedCompletions(sortCompletions(), cobra.ShellCompDirectiveNoFileComp)))
@@ -130,7 +130,10 @@ func (a *app) paths() *cobra.Command {
 	return cmd
 }
 
-const wideDoc = "all columns"
+const (
+	wideDoc    = "all columns"
+	networkDoc = "what the paths' connections show of the network"
+)
 
 func sortCompletions() []string {
 	var orders []string

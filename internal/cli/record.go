@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -9,16 +8,13 @@ import (
 	"io"
 	"io/fs"
 	"os"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/tcpilot/tcpilot/internal/api"
 	"github.com/tcpilot/tcpilot/internal/console"
-	"github.com/tcpilot/tcpilot/internal/engine"
 	"github.com/tcpilot/tcpilot/internal/record"
-	"github.com/tcpilot/tcpilot/internal/tcp"
 )
 
 func (a *app) record() *cobra.Command {
@@ -199,104 +195,4 @@ func create(name string, force bool) (*os.File, error) {
 		return nil, fmt.Errorf("create recording: %w", err)
 	}
 	return f, nil
-}
-
-func (a *app) replay() *cobra.Command {
-	var (
-		o     ReplayOptions
-		order string
-		limit int
-		wide  bool
-	)
-	cmd := &cobra.Command{
-		Use:   "replay FILE",
-		Short: "Feed recorded samples to a new engine",
-		Long: `Feed the samples of FILE ("-" is the standard input) to a new engine with the
-configuration given, and show the paths that it ends with. The recorded times
-are the engine's clock, so that the result is the same at every replay. It needs
-neither root nor a running daemon.`,
-		Example: `  tcpilot replay samples.tcpi
-  tcpilot replay samples.tcpi --learner epsilon-greedy --config other.yaml`,
-		Args: console.Args(1, 1, "FILE"),
-		RunE: func(cmd *cobra.Command, argv []string) error {
-			q := api.PathQuery{Sort: api.PathSort(order), Limit: limit}
-			return a.runReplay(cmd.Context(), argv[0], o, q, wide)
-		},
-	}
-	f := cmd.Flags()
-	f.StringVar(&o.Config, "config", "", "configuration `FILE`")
-	f.StringVar(&o.Learner, "learner", "", "`LEARNER` to use instead of the configuration's: thompson, epsilon-greedy")
-	f.StringVar(&order, "sort", string(api.SortSamples), "`ORDER`: "+sortOrders())
-	f.IntVarP(&limit, "limit", "n", 20, "show at most `N` paths; 0 is all")
-	f.BoolVar(&wide, "wide", false, wideDoc)
-	cobra.CheckErr(cmd.MarkFlagFilename("config", "yaml", "yml"))
-	cobra.CheckErr(cmd.RegisterFlagCompletionFunc("sort", cobra.FixedCompletions(sortCompletions(), cobra.ShellCompDirectiveNoFileComp)))
-	cobra.CheckErr(cmd.RegisterFlagCompletionFunc("learner",
-		cobra.FixedCompletions([]string{"thompson", "epsilon-greedy"}, cobra.ShellCompDirectiveNoFileComp)))
-	a.JSONFlag(cmd, "write the engine's snapshot as JSON")
-	return cmd
-}
-
-func (a *app) runReplay(ctx context.Context, name string, o ReplayOptions, q api.PathQuery, wide bool) error {
-	in := a.Stdin
-	if name != "-" {
-		f, err := os.Open(name)
-		if err != nil {
-			return fmt.Errorf("open recording: %w", err)
-		}
-		defer f.Close()
-		in = f
-	}
-	r, err := record.NewReader(in)
-	if err != nil {
-		if errors.Is(err, record.ErrForeign) {
-			return (&api.Error{Message: fmt.Sprintf("%s: %v", name, err)}).
-				WithHint("write one with 'tcpilot record FILE' (without --json)")
-		}
-		return fmt.Errorf("%s: %w", name, err)
-	}
-	o.Meta = r.Meta()
-	var first, last int64
-	o.Samples = func(yield func(*tcp.Sample) bool) {
-		for s := range r.All() {
-			if first == 0 {
-				first = s.At
-			}
-			last = max(last, s.At)
-			if !yield(s) {
-				return
-			}
-		}
-	}
-	snap, err := a.Replay(ctx, o)
-	if err != nil {
-		return fmt.Errorf("replay %s: %w", name, err)
-	}
-	if err := a.printReplay(snap, q, r, time.Duration(last-first), wide); err != nil {
-		return err
-	}
-	if err := r.Err(); err != nil {
-		return fmt.Errorf("%s is damaged; what is shown is of the %s before: %w", name, console.Plural(int(r.Count()), "sample"), err)
-	}
-	return nil
-}
-
-func (a *app) printReplay(snap *engine.Snapshot, q api.PathQuery, r *record.Reader, span time.Duration, wide bool) error {
-	if a.JSON {
-		return console.EmitValue(a.Output, snap, nil)
-	}
-	var b bytes.Buffer
-	m := r.Meta()
-	fmt.Fprintf(&b, "%s over %s, recorded %s on kernel %s; learner %s\n", console.Plural(int(r.Count()), "sample"), console.Span(span),
-		fmtTime(m.Created), m.Kernel, snap.Learner)
-	if ignored := fmtCounts(snap.Totals.Ignored); len(ignored) > 0 {
-		fmt.Fprintf(&b, "not scored: %s\n", strings.Join(ignored, ", "))
-	}
-	fmt.Fprintln(&b)
-	list, err := q.Select(snap)
-	if err != nil {
-		return err
-	}
-	a.renderPaths(wide)(&b, list)
-	return a.Print(b.Bytes())
 }

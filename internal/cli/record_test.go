@@ -46,6 +46,19 @@ func TestRecordAndReplay(t *testing.T) {
 		}
 	}
 	w.env.Replay = replay
+	w.run(t.Context(), "replay", file, "--network").golden(t, "replay-network")
+	w.run(t.Context(), "replay", file, "--adapted").golden(t, "replay-adapted-none")
+	web := *w.fake.Snap.Paths[0]
+	web.Set = []engine.Setting{{Field: "cwnd_clamp", Value: 100, Unit: "packets", Reason: "rule"},
+		{Field: "syn_rto", Value: 125, Unit: "ms", Reason: "metrics", Why: "srtt 15ms + 4 x rttvar 900us is 18.6ms"},
+		{Field: "max_pacing_rate", Value: 12_500_000, Unit: "B/s", Reason: "metrics", Why: "rate limit 100 Mbit/s"}}
+	web.Kernel = []engine.KernelField{{Field: "init_cwnd", Why: "0.35% of the recent packets were lost (a window needs less than 0.2%)"}}
+	w.fake.Snap.Paths[0] = &web
+	w.run(t.Context(), "replay", file, "--adapted").golden(t, "replay-adapted")
+	w.run(t.Context(), "replay", file, "--adapted", "--limit", "1", "--sort", "rtt").golden(t, "replay-adapted-limit")
+	if r := w.run(t.Context(), "replay", file, "--adapted", "--network"); r.code == 0 {
+		t.Errorf("two tables: %+v", r)
+	}
 
 	var snap engine.Snapshot
 	if r := w.run(t.Context(), "replay", file, "--json"); json.Unmarshal([]byte(r.stdout), &snap) != nil || len(snap.Paths) != 2 {

@@ -72,7 +72,7 @@ func explainEntry(out *api.Explanation, e *engine.Explanation, now time.Time) {
 		Expires: p.Expires, Expired: now.After(p.Expires),
 	}
 	for _, s := range p.Set {
-		computed := s.Reason == policy.FromMetrics.String()
+		computed := s.Computed()
 		byObjective := s.Reason == policy.ByObjective.String()
 		f := api.FieldWhy{Setting: s, Applied: computed || byObjective || s.Reason == policy.ByRule.String()}
 		switch {
@@ -90,6 +90,13 @@ func explainEntry(out *api.Explanation, e *engine.Explanation, now time.Time) {
 			f.Applied, f.Why = false, "rule "+e.Rule.Name+" would set it"
 		}
 		out.Fields = append(out.Fields, f)
+	}
+	for _, k := range p.Kernel {
+		reason := policy.FromMetrics
+		if p.LeftToDefault != nil {
+			reason = policy.WorseThanDefault
+		}
+		out.Fields = append(out.Fields, api.FieldWhy{Setting: engine.Setting{Field: k.Field, Reason: reason.String(), Why: k.Why}, Kernel: true})
 	}
 	for _, a := range p.Arms {
 		if a.Weight > 0 || a.Retired != nil {

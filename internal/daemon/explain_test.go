@@ -27,3 +27,23 @@ func TestExplainSaysWhyARuleIsLeftToTheDefault(t *testing.T) {
 		t.Errorf("%+v", out)
 	}
 }
+
+// A field that the rule adapts, and that has the kernel's value, is not applied, and has its reason.
+func TestExplainFieldsLeftToTheKernel(t *testing.T) {
+	now := time.Unix(1_700_000_000, 0)
+	for _, left := range []*engine.LeftToDefault{nil, {Why: "slower", Until: now.Add(time.Minute)}} {
+		e := engine.Explanation{Rule: &engine.RuleState{Name: "all"}, Entry: &engine.PathState{
+			Set:           []engine.Setting{{Field: "syn_rto", Value: 125, Unit: "ms", Reason: policy.FromMetrics.String(), Why: "srtt"}},
+			Kernel:        []engine.KernelField{{Field: "init_cwnd", Why: "0.35% of the recent packets were lost"}},
+			LeftToDefault: left,
+		}}
+		want := api.FieldWhy{Setting: engine.Setting{Field: "init_cwnd", Reason: "metrics", Why: "0.35% of the recent packets were lost"}, Kernel: true}
+		if left != nil {
+			want.Reason = "worse-than-default"
+		}
+		var out api.Explanation
+		if explainEntry(&out, &e, now); len(out.Fields) != 2 || !out.Fields[0].Applied || out.Fields[1] != want {
+			t.Errorf("%+v, want %+v", out.Fields, want)
+		}
+	}
+}

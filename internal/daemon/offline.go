@@ -134,7 +134,7 @@ func Replay(ctx context.Context, file, learner string, meta record.Meta, samples
 		}
 	}
 	e.Settle(last)
-	return e.View(time.Unix(0, last)), nil
+	return e.ViewAll(time.Unix(0, last)), nil
 }
 
 // isDefault reports whether the connection had the host's default.

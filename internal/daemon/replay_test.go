@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/tcpilot/tcpilot/internal/engine"
+	"github.com/tcpilot/tcpilot/internal/policy"
 	"github.com/tcpilot/tcpilot/internal/record"
 	"github.com/tcpilot/tcpilot/internal/tcp"
 )
@@ -231,6 +232,34 @@ func TestReplayOfRecordedSamples(t *testing.T) {
 		t.Run(learner, func(t *testing.T) {
 			golden(t, filepath.Join("testdata", "kernel."+learner+".golden"), decisions(replayUnder(t, recordedConfig, data, learner)))
 		})
+	}
+}
+
+// A replay shows each field that a rule adapts, on each path: with its value, or why that is the kernel's.
+func TestReplayShowsWhatIsAdapted(t *testing.T) {
+	data, err := os.ReadFile(recorded)
+	if err != nil {
+		t.Fatal(err)
+	}
+	adapted, kernel := 0, 0
+	for _, p := range replayUnder(t, recordedConfig, data, "").Paths {
+		for _, s := range p.Set {
+			if s.Computed() && s.Why != "" {
+				adapted++
+			}
+		}
+		for _, k := range p.Kernel {
+			if k.Why == "" {
+				t.Errorf("%s: %s has no reason", p.Prefix, k.Field)
+			}
+			kernel++
+		}
+		if n := adapted + kernel; n%len(policy.AdaptedByDefault) != 0 {
+			t.Errorf("%s: %d fields are shown in all", p.Prefix, n)
+		}
+	}
+	if adapted == 0 || kernel == 0 {
+		t.Errorf("%d adapted values, %d of the kernel", adapted, kernel)
 	}
 }
 

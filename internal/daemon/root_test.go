@@ -71,8 +71,13 @@ func TestRootExplain(t *testing.T) {
 	exchange(t, 10)
 	d.awaitSamples(t, 20)
 	quick, err := d.Explain(ctx, api.ExplainRequest{Remote: netip.MustParseAddr("203.0.113.1")})
-	if err != nil || len(quick.Fields) != 1 || !quick.Fields[0].Applied || quick.Fields[0].Reason != "objective" || quick.Fields[0].Value != 64<<10 || !strings.Contains(quick.Fields[0].Why, "latency") {
-		t.Errorf("of an objective: %+v, %v", quick.Fields, err)
+	if err != nil || len(quick.Fields) != 5 || !quick.Fields[0].Applied || quick.Fields[0].Reason != "objective" || quick.Fields[0].Value != 64<<10 || !strings.Contains(quick.Fields[0].Why, "latency") {
+		t.Fatalf("of an objective: %+v, %v", quick.Fields, err)
+	}
+	for _, f := range quick.Fields[1:] { // those that a rule adapts by default
+		if f.Applied || !f.Kernel || f.Why != "no connection has shown a round-trip time of the path yet" {
+			t.Errorf("of a path of which nothing is known: %+v", f)
+		}
 	}
 	for addr, want := range map[string][2]string{
 		"192.0.2.1":     {"left", "left-alone"},

@@ -46,7 +46,19 @@ func (e *Engine) Explain(c *class.Conn, now time.Time) Explanation {
 	v := viewer{e: e, now: now, settings: map[*ruleState][]Setting{}}
 	out.Entry, out.IsRoot = new(PathState), n.isRoot()
 	v.path(out.Entry, n)
+	out.Entry.Kernel = v.leftToKernel(n, e.nearest(rs, scope, c, n))
 	return out
+}
+
+// nearest is the most specific node of a connection, also without a row in the kernel; n if there is
+// none.
+func (e *Engine) nearest(rs *ruleState, scope uint64, c *class.Conn, n *node) *node {
+	for _, bits := range []int{hostBits, e.opt.Bits(c.Remote)} {
+		if found := e.nodes[keyOf(rs.class, scope, c.Remote, bits)]; found != nil {
+			return found
+		}
+	}
+	return n
 }
 
 // longest finds the most specific node with a row in the kernel.

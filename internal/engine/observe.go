@@ -209,8 +209,8 @@ func (e *Engine) noteSample(n *node, s *tcp.Sample) {
 	if s.InitCwnd != 0 && n.first == nil {
 		n.first = new(policy.FirstWindows)
 	}
-	if n.first != nil {
-		n.first.Observe(s)
+	if n.first != nil && n.first.Observe(s) && n.adapts(tcp.InitCwnd) {
+		e.firstHalved(n, s.At)
 	}
 	if s.Has(tcp.FlagECN) && s.DeliveredCE > 0 && s.Kind == tcp.KindClose && !n.ecn {
 		if n.marked++; n.marked >= provenMarks {
@@ -224,6 +224,22 @@ func (e *Engine) noteSample(n *node, s *tcp.Sample) {
 func (e *Engine) logBarred(n *node, f tcp.Field, ms uint16, why string, length time.Duration) {
 	e.log.Warn(f.String()+" too short for a path", f.String(), time.Duration(ms)*time.Millisecond, "rule", n.rule.rule.Name,
 		"path", n.key.path().Prefix, "why", why, "for", length)
+}
+
+// halvedAgain is for how long the log does not report again that the initial windows of a path were
+// halved. The reason is like that of values that are too short: estimate bars those for ten minutes.
+const halvedAgain = 10 * time.Minute
+
+// firstHalved has the bound of initial windows stored, and reports that they were halved.
+func (e *Engine) firstHalved(n *node, at int64) {
+	e.saves.add(n)
+	f := n.first
+	if since := at - f.LoggedAt; f.LoggedAt != 0 && since >= 0 && since < int64(halvedAgain) {
+		return
+	}
+	f.LoggedAt = at
+	e.log.Warn("initial windows lost packets on a path: halved", tcp.InitCwnd.String(), f.MostAt(at), "rule", n.rule.rule.Name,
+		"path", n.key.path().Prefix, "lost_share", math.Round(1e4*float64(f.CutLoss))/1e4)
 }
 
 // keepIf is for metrics that only some rules ask for: it returns p, or a new T if p is nil; nil if

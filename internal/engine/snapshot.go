@@ -6,6 +6,7 @@ import (
 	"github.com/tcpilot/tcpilot/internal/estimate"
 	"github.com/tcpilot/tcpilot/internal/learn"
 	"github.com/tcpilot/tcpilot/internal/path"
+	"github.com/tcpilot/tcpilot/internal/policy"
 	"github.com/tcpilot/tcpilot/internal/tcp"
 )
 
@@ -82,6 +83,15 @@ type Setting struct {
 	Configured string `json:"configured,omitempty"`
 }
 
+// Computed reports whether the value was computed from the metrics of a path.
+func (s *Setting) Computed() bool { return s.Reason == policy.FromMetrics.String() }
+
+// KernelField is a field that connections have from the kernel, although their rule adapts it.
+type KernelField struct {
+	Field string `json:"field"`
+	Why   string `json:"why"` // with figures
+}
+
 // Yield is a field that tcpilot no longer sets, because somebody changed the kernel's
 // default for it.
 type Yield struct {
@@ -103,15 +113,18 @@ type PathState struct {
 	Prefix string   `json:"prefix"`
 	// PolicyID, Expires, arms' weights, Slice and the hold-out's share are of the policy that
 	// its connections get: its own, or that of an enclosing prefix.
-	PolicyID uint32        `json:"policy_id"`
-	Reason   string        `json:"reason"` // why this policy: policy.Reason
-	Expires  time.Time     `json:"expires"`
-	LastUsed time.Time     `json:"last_used"`
-	Samples  uint64        `json:"samples"`
-	Set      []Setting     `json:"set,omitempty"`
-	Arms     []PathArm     `json:"arms"`
-	Slice    time.Duration `json:"slice_ns"` // how long one draw of an arm lasts
-	HoldOut  PathHoldOut   `json:"hold_out"`
+	PolicyID uint32    `json:"policy_id"`
+	Reason   string    `json:"reason"` // why this policy: policy.Reason
+	Expires  time.Time `json:"expires"`
+	LastUsed time.Time `json:"last_used"`
+	Samples  uint64    `json:"samples"`
+	Set      []Setting `json:"set,omitempty"`
+	// Kernel are the fields that the rule adapts and that are left to the kernel now. Only an
+	// explanation and a replay have them.
+	Kernel  []KernelField `json:"kernel,omitempty"`
+	Arms    []PathArm     `json:"arms"`
+	Slice   time.Duration `json:"slice_ns"` // how long one draw of an arm lasts
+	HoldOut PathHoldOut   `json:"hold_out"`
 	// LeftToDefault is set while the path has kernel defaults because it did worse than the hold-out.
 	LeftToDefault *LeftToDefault `json:"left_to_default,omitempty"`
 	PathMetrics

@@ -8,6 +8,7 @@ import (
 	"github.com/tcpilot/tcpilot/internal/estimate"
 	"github.com/tcpilot/tcpilot/internal/guard"
 	"github.com/tcpilot/tcpilot/internal/learn"
+	"github.com/tcpilot/tcpilot/internal/policy"
 	"github.com/tcpilot/tcpilot/internal/tcp"
 )
 
@@ -41,6 +42,8 @@ type StoredPath struct {
 	// RolledBack is stored of the root of a rule whose rollout a guard took back.
 	RolledBack *StoredRollBack `json:"rolled_back,omitempty"`
 	Metrics    estimate.Path   `json:"metrics"`
+	// First is stored if an initial window was raised on the path.
+	First *policy.FirstWindows `json:"first_windows,omitempty"`
 }
 
 func (n *node) place() PathID {
@@ -65,6 +68,10 @@ func (e *Engine) stored(n *node) StoredPath {
 	if n.failures != nil {
 		failures := *n.failures
 		m.Failures = &failures
+	}
+	if n.first != nil {
+		first := *n.first
+		m.First = &first
 	}
 	if n.comparisons != (comparisons{}) {
 		m.Default, m.Treatment = e.baseline.now, e.subject(n)
@@ -131,6 +138,9 @@ func (e *Engine) restore(m StoredPath) bool {
 	n.belief, n.samples, n.lastUsed = m.Belief.Clone(), m.Samples, m.LastUsed
 	n.ecn, n.host, n.hosts = m.ECN, m.Host, n.hosts || m.Hosts
 	n.retired, n.metrics = m.Retired, m.Metrics
+	if n.adapts(tcp.InitCwnd) {
+		n.first = m.First
+	}
 	e.restoreComparisons(n, &m)
 	n.stored = true
 	return true

@@ -42,6 +42,13 @@ func (e *Engine) View(now time.Time) *Snapshot {
 	return e.view(now)
 }
 
+// ViewAll is View with PathState.Kernel, which takes much time and memory if there are many paths.
+func (e *Engine) ViewAll(now time.Time) *Snapshot {
+	e.viewing.Lock()
+	defer e.viewing.Unlock()
+	return e.viewPaths(now, true)
+}
+
 // DropSnapshot drops the cached snapshot if it is older than snapshotLife, and reports
 // whether it did.
 func (e *Engine) DropSnapshot(now time.Time) bool {
@@ -56,12 +63,19 @@ func (e *Engine) Summary(now time.Time) *Snapshot {
 	return e.head(now)
 }
 
-// view builds a snapshot. Each path is consistent in itself. Samples that arrive meanwhile
-// may be part of the later paths and missing from the earlier ones.
+// view builds and caches a snapshot.
 func (e *Engine) view(now time.Time) *Snapshot {
+	s := e.viewPaths(now, false)
+	e.snapshot.Store(s)
+	return s
+}
+
+// viewPaths builds a snapshot. Each path is consistent in itself. Samples that arrive meanwhile
+// may be part of the later paths and missing from the earlier ones.
+func (e *Engine) viewPaths(now time.Time, kernel bool) *Snapshot {
 	s, nodes, arms := e.viewNodes(now)
 	states := make([]PathState, len(nodes))
-	v := viewer{e: e, now: now, settings: map[*ruleState][]Setting{}, arms: make([]PathArm, 0, arms)}
+	v := viewer{e: e, now: now, settings: map[*ruleState][]Setting{}, arms: make([]PathArm, 0, arms), kernel: kernel}
 	for batch := range slices.Chunk(nodes, viewBatch) {
 		e.mu.Lock()
 		for _, n := range batch {
@@ -80,7 +94,6 @@ func (e *Engine) view(now time.Time) *Snapshot {
 		return cmp.Or(cmp.Compare(a.Rule, b.Rule), a.Key.Prefix.Addr().Compare(b.Key.Prefix.Addr()),
 			cmp.Compare(a.Key.Prefix.Bits(), b.Key.Prefix.Bits()), cmp.Compare(a.Scope, b.Scope))
 	})
-	e.snapshot.Store(s)
 	return s
 }
 
@@ -171,18 +184,6 @@ func setting(f tcp.Field, v uint64, why policy.Reason) Setting {
 	return Setting{Field: f.String(), Value: v, Unit: tcp.Fields[f].Unit.String(), Reason: why.String()}
 }
 
-// adaptedSettings lists the values that were computed from the metrics of n.
-func adaptedSettings(a policy.Adapted, n *node) (out []Setting) {
-	for _, f := range policy.Adaptive {
-		if v := a.Value(f); v != 0 {
-			s := setting(f, v, policy.FromMetrics)
-			s.Why = policy.WhyAdapted(f, a, &n.metrics)
-			out = append(out, s)
-		}
-	}
-	return out
-}
-
 // viewer describes paths. Paths of one rule share settings, and all share the memory of
 // their arms.
 type viewer struct {
@@ -190,6 +191,8 @@ type viewer struct {
 	now      time.Time
 	settings map[*ruleState][]Setting
 	arms     []PathArm
+	// kernel: it is also explained why adapted fields are left to the kernel. That takes much memory for many paths.
+	kernel bool
 }
 
 func (v *viewer) path(p *PathState, n *node) {
@@ -199,8 +202,8 @@ func (v *viewer) path(p *PathState, n *node) {
 		set = v.e.settings(n.rule.rule)
 		v.settings[n.rule] = set
 	}
-	if a := from.policy.adapted; a != (policy.Adapted{}) {
-		set = append(slices.Clip(set), adaptedSettings(a, from)...)
+	if from.policy.adapted != (policy.Adapted{}) {
+		set = append(slices.Clip(set), v.adapted(from)...)
 	}
 	k := n.key.path()
 	*p = PathState{
@@ -215,6 +218,9 @@ func (v *viewer) path(p *PathState, n *node) {
 	}
 	if n.adapts(tcp.RTOMin) {
 		p.RTOMin = cmp.Or(time.Duration(from.policy.adapted.RTOMin), time.Duration(estimate.RTOMins[0])) * time.Millisecond
+	}
+	if v.kernel {
+		p.Kernel = v.leftToKernel(from, n)
 	}
 	if v.e.opt.Flows != nil && from == n {
 		if active, ok := v.e.opt.Flows(k); ok {

@@ -21,8 +21,8 @@ const (
 	// extraPrior is a number of received segments without extra ACKs that is added to the counts,
 	// so that a few connections do not bar a value.
 	extraPrior = 500
-	// leastReceived is the number of received segments from which a number of ACKs is known.
-	leastReceived = 100
+	// LeastReceived is the number of received segments from which a number of ACKs is known.
+	LeastReceived = 100
 	// delackSample is the number of received segments that a sample counts as at most, so
 	// that no connection decides alone.
 	delackSample = 250
@@ -108,7 +108,7 @@ func (d *Delack) discount(k float32) {
 // kernel's, which the hold-out keeps, and for how many received segments that is known.
 func (d *Delack) Extra(i int) (acks, received float32) {
 	for j := range d.Counts[i] {
-		if usual, c := &d.Counts[0][j], &d.Counts[i][j]; usual.Received >= leastReceived {
+		if usual, c := &d.Counts[0][j], &d.Counts[i][j]; usual.Received >= LeastReceived {
 			acks += c.Sent - usual.rate()*c.Received
 			received += c.Received
 		}
@@ -117,10 +117,21 @@ func (d *Delack) Extra(i int) (acks, received float32) {
 }
 
 // Comparable reports whether it is known how many ACKs small segments get with the kernel's value.
-func (d *Delack) Comparable() bool { return d.Counts[0][0].Received >= leastReceived }
+func (d *Delack) Comparable() bool { return d.Counts[0][0].Received >= LeastReceived }
+
+// Bars reports whether the value of index i is barred.
+func (d *Delack) Bars(i int, now int64, why *Why) bool {
+	if !d.IsBarred(i, now) {
+		return false
+	}
+	why.Is(func() string {
+		return d.whyBarred(DelackMaxes[d.Barred], now, "more ACKs than with the kernel's delay")
+	})
+	return true
+}
 
 // Share is the number of waits per segment that was received with data.
-func (d *Delack) Share() float32 { return d.Waits / max(leastReceived, d.Received) }
+func (d *Delack) Share() float32 { return d.Waits / max(LeastReceived, d.Received) }
 
 // ShowsWaits reports whether the peer of a connection waited for delayed ACKs.
 func ShowsWaits(s *tcp.Sample) bool {

@@ -1,6 +1,7 @@
 package estimate
 
 import (
+	"fmt"
 	"time"
 
 	"github.com/tcpilot/tcpilot/internal/tcp"
@@ -110,22 +111,19 @@ func (i *Incast) observe(s *tcp.Sample, least uint64, at int64) {
 // step follows the latest means. least is the least round-trip time in microseconds.
 func (i *Incast) step(least float64, at int64) {
 	now, rtt := &i.Now, float64(i.Now.RTT)
-	lossy := now.Loss >= incastLoss
 	aim := incastStretch*least + incastSlack
-	begins := rtt >= incastBegins*aim || lossy && rtt >= incastBeginsLossy*least
-	if lossy {
+	if i.lossy() {
 		aim = min(aim, max(incastShorter*rtt, incastLeast*least))
 	}
 	window := float32(float64(now.Rate) * aim)
-	switch {
-	case i.Window == 0 && (!begins || now.Flows < incastFlows || at < i.RetryAt):
-		return
-	case i.Window == 0:
-		i.Before, i.Since, i.QueueAt, i.Window = *now, at, at, window
+	if i.Window == 0 {
+		if i.begins(least, at, nil) {
+			i.Before, i.Since, i.QueueAt, i.Window = *now, at, at, window
+		}
 		return
 	}
 	i.Window += incastGain * (window - i.Window)
-	if rtt >= incastBeginsLossy*least || lossy {
+	if rtt >= incastBeginsLossy*least || i.lossy() {
 		i.QueueAt = at
 	}
 	switch {
@@ -136,4 +134,43 @@ func (i *Incast) step(least float64, at int64) {
 		i.Window, i.RetryAt = 0, at+int64(i.Retry)*int64(time.Second)
 		i.Retry *= 2
 	}
+}
+
+// lossy reports whether the queue was lossy at the latest step.
+func (i *Incast) lossy() bool { return i.Now.Loss >= incastLoss }
+
+// begins reports whether a clamp begins with the latest means.
+func (i *Incast) begins(least float64, at int64, why *Why) bool {
+	now, from := &i.Now, incastBegins*(incastStretch*least+incastSlack)
+	if i.lossy() {
+		from = min(from, incastBeginsLossy*least)
+	}
+	switch {
+	case at < i.RetryAt:
+		why.Is(func() string {
+			return fmt.Sprintf("the latest clamp lowered the rate and left the queue full: it is not tried again for another %s", until(i.RetryAt, at))
+		})
+	case now.RTT == 0:
+		why.Is(func() string {
+			return fmt.Sprintf("too little is sampled of connections that are counted and that the path limits: %d packets in %d samples are needed", stepPackets, stepSamples)
+		})
+	case float64(now.RTT) < from:
+		why.Is(func() string {
+			return fmt.Sprintf("connections do not fill the queue together: at the latest step, round trips took %.2f ms, %.1f%% of the packets were lost, and the number of connections was %.0f; from %.2f ms on there is a clamp",
+				now.RTT/1000, 100*now.Loss, now.Flows, from/1000)
+		})
+	case now.Flows < incastFlows:
+		why.Is(func() string {
+			return fmt.Sprintf("the queue is full (round trips took %.2f ms), but of one connection only: a clamp needs %d", now.RTT/1000, incastFlows)
+		})
+	default:
+		return true
+	}
+	return false
+}
+
+// WhyNone writes why there is no clamp. least is the least round-trip time in microseconds.
+func (i *Incast) WhyNone(least uint64, now int64, why *Why) {
+	why.Is(func() string { return "a clamp begins with the next samples" })
+	i.begins(float64(least), now, why)
 }

@@ -1,6 +1,7 @@
 package estimate
 
 import (
+	"fmt"
 	"math"
 	"slices"
 	"time"
@@ -179,7 +180,7 @@ func stretch(s *tcp.Sample) float32 { return float32(s.LossRTT) / float32(s.MinR
 // without a queue, and have about the same rate.
 func (p *Policer) observeFree(s *tcp.Sample, at int64) {
 	lossy := s.Lost >= policedLosses && float64(s.Lost) >= policedLoss*float64(s.DataSegsOut)
-	if p.State != NoPolicer || at < p.RetryAt && p.RetryAt-at <= mostRetry*1e9 {
+	if p.State != NoPolicer || p.paused(at, nil) {
 		return
 	}
 	f := &p.Free
@@ -199,12 +200,63 @@ func (p *Policer) observeFree(s *tcp.Sample, at int64) {
 	if !lossy {
 		return
 	}
-	least, most := slices.Min(f.Rates[:]), slices.Max(f.Rates[:])
-	if int(f.Count) < len(f.Rates) || float64(most) > alike*float64(least) || f.Loss() < policedLoss {
+	if !f.suggest(nil) {
 		return
 	}
 	*p = Policer{State: PolicerSuspected, Free: *f, Retry: p.Retry}
-	p.try(most, at)
+	p.try(slices.Max(f.Rates[:]), at)
+}
+
+// paused reports whether no search begins at a time, because the one before ended without a limit.
+func (p *Policer) paused(at int64, why *Why) bool {
+	if at >= p.RetryAt || p.RetryAt-at > mostRetry*1e9 {
+		return false
+	}
+	why.Is(func() string {
+		return fmt.Sprintf("the latest search for a policer's rate found none, or the limit is gone: the next search begins in %s at the earliest", until(p.RetryAt, at))
+	})
+	return true
+}
+
+// suggest reports whether the latest connections suggest a limit together.
+func (f *FreeConnections) suggest(why *Why) bool {
+	least, most := slices.Min(f.Rates[:]), slices.Max(f.Rates[:])
+	switch {
+	case f.Count == 0:
+		why.Is(func() string {
+			return fmt.Sprintf("no policer is suspected: no recent connection lost %g%% of its packets or more without a queue", 100*policedLoss)
+		})
+	case int(f.Count) < len(f.Rates):
+		why.Is(func() string {
+			return fmt.Sprintf("%d of the %d connections that are needed to suspect a policer lost %.1f%% of the packets without a queue", f.Count, len(f.Rates), 100*f.Loss())
+		})
+	case float64(most) > alike*float64(least):
+		why.Is(func() string {
+			return fmt.Sprintf("no policer is suspected: of the latest %d connections with losses but no queue, one was %.1f times as fast as another (at most %.1f)",
+				len(f.Rates), float64(most)/float64(max(1, least)), alike)
+		})
+	case f.Loss() < policedLoss:
+		why.Is(func() string {
+			return fmt.Sprintf("no policer is suspected: connections lost %.2f%% of their packets, less than %g%%", 100*f.Loss(), 100*policedLoss)
+		})
+	default:
+		return true
+	}
+	return false
+}
+
+// WhyNone writes why connections are not paced.
+func (p *Policer) WhyNone(now int64, why *Why) {
+	why.Is(func() string { return "the search for a policer's rate begins with the next samples" })
+	switch {
+	case p.paused(now, why):
+	case p.Uncounted && p.Free.Count == 0:
+		why.Is(func() string {
+			return "losses of a connection suggest a policer, but it was not counted among those of the path: counted ones are needed"
+		})
+	default:
+		p.Free.suggest(why)
+	}
 }
 
 func (f *FreeConnections) add(s *tcp.Sample) {

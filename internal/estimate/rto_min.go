@@ -1,6 +1,7 @@
 package estimate
 
 import (
+	"fmt"
 	"time"
 
 	"github.com/tcpilot/tcpilot/internal/tcp"
@@ -107,14 +108,34 @@ func (r *RTOMin) LeastAt(now int64) time.Duration {
 // Allows reports whether a value, an index into RTOMins, may be used, if that of index `was` is in
 // use: it is not barred, and either not shorter, or the next longer one has been shown to cause
 // few spurious retransmissions.
-func (r *RTOMin) Allows(i, was int, now int64) bool {
-	return i == 0 || !r.IsBarred(i, now) && (i <= was || r.safe(i-1))
+func (r *RTOMin) Allows(i, was int, now int64, why *Why) bool {
+	if i == 0 {
+		return true
+	}
+	if r.IsBarred(i, now) {
+		why.Is(func() string {
+			return r.whyBarred(RTOMins[r.Barred], now, "spurious retransmissions, which the peers reported (DSACK)")
+		})
+		return false
+	}
+	return i <= was || r.safe(i-1, why)
 }
 
 // safe reports whether a value causes few spurious retransmissions, with confidence.
-func (r *RTOMin) safe(i int) bool {
+func (r *RTOMin) safe(i int, why *Why) bool {
 	c := &r.Counts[i]
-	return c.DSACKs+spuriousProof <= spuriousMost*c.Sent && r.At-c.Since >= int64(spuriousTime)
+	if c.DSACKs+spuriousProof <= spuriousMost*c.Sent && r.At-c.Since >= int64(spuriousTime) {
+		return true
+	}
+	why.Is(func() string {
+		took := time.Duration(0)
+		if c.Since != 0 {
+			took = max(0, until(r.At, c.Since))
+		}
+		return fmt.Sprintf("%.0f packets were sent with %s in %s, and %.0f of them arrived twice: the next shorter value needs %.0f packets in at least %s",
+			c.Sent, millis(RTOMins[i]), took, c.DSACKs, (c.DSACKs+spuriousProof)/spuriousMost, spuriousTime)
+	})
+	return false
 }
 
 // ShowsTimeouts reports whether a sample shows how long RTO_MIN may be. A connection whose

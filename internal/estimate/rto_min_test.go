@@ -32,21 +32,21 @@ const (
 func TestRTOMinStepByStep(t *testing.T) {
 	var r RTOMin
 	at := run(&r, t0, 19, 200, 0)
-	if !r.Allows(at200, at200, at) || r.Allows(at100, at200, at) {
+	if !r.Allows(at200, at200, at, nil) || r.Allows(at100, at200, at, nil) {
 		t.Errorf("1900 packets: %+v", r)
 	}
 	at = run(&r, at, 2, 200, 0)
-	if !r.Allows(at100, at200, at) || r.Allows(at50, at200, at) {
+	if !r.Allows(at100, at200, at, nil) || r.Allows(at50, at200, at, nil) {
 		t.Errorf("2100 packets: %+v", r)
 	}
-	if at = run(&r, at, 21, 100, 0); !r.Allows(at50, at100, at) || r.Allows(at25, at100, at) {
+	if at = run(&r, at, 21, 100, 0); !r.Allows(at50, at100, at, nil) || r.Allows(at25, at100, at, nil) {
 		t.Errorf("2100 packets at 100 ms: %+v", r)
 	}
-	if !r.Allows(at50, at50, at) || !r.Allows(at50, at25, at) {
+	if !r.Allows(at50, at50, at, nil) || !r.Allows(at50, at25, at, nil) {
 		t.Errorf("a value in use, or a longer one, needs no more: %+v", r)
 	}
 	// More than a few spurious retransmissions, and nothing shorter is used.
-	if run(&r, at, 5, 50, 0); r.Allows(at25, at50, at) {
+	if run(&r, at, 5, 50, 0); r.Allows(at25, at50, at, nil) {
 		t.Errorf("%+v", r)
 	}
 }
@@ -82,7 +82,7 @@ func TestRTOMinNeedsProof(t *testing.T) {
 		},
 	} {
 		var r RTOMin
-		if observe(&r); r.Allows(at100, at200, max(t0, r.At)) {
+		if observe(&r); r.Allows(at100, at200, max(t0, r.At), nil) {
 			t.Errorf("%s: %+v", name, r)
 		}
 	}
@@ -103,7 +103,7 @@ func TestRTOMinIsBarred(t *testing.T) {
 		if r.Until == 0 || time.Duration(r.For) != want {
 			t.Fatalf("bar %d is for %s, want %s", n+1, r.For, want)
 		}
-		if r.Allows(at50, at50, at) || r.Allows(at25, at25, at) || !r.Allows(at100, at50, at) {
+		if r.Allows(at50, at50, at, nil) || r.Allows(at25, at25, at, nil) || !r.Allows(at100, at50, at, nil) {
 			t.Errorf("bar %d: %+v", n+1, r)
 		}
 		// Connections that began before do not prolong it.
@@ -113,7 +113,7 @@ func TestRTOMinIsBarred(t *testing.T) {
 		}
 		at = until + 1
 		run(&r, at, 21, 100, 0)
-		if !r.Allows(at50, at100, at) {
+		if !r.Allows(at50, at100, at, nil) {
 			t.Errorf("after bar %d: %+v", n+1, r)
 		}
 	}
@@ -139,7 +139,7 @@ func TestRTOMinIsBarredForADayAtMost(t *testing.T) {
 // The kernel's value is never barred: there is nothing safer.
 func TestRTOMinOfTheKernelIsNotBarred(t *testing.T) {
 	var r RTOMin
-	if at := run(&r, t0, 100, 200, 50); r.Until != 0 || !r.Allows(at200, at200, at) {
+	if at := run(&r, t0, 100, 200, 50); r.Until != 0 || !r.Allows(at200, at200, at, nil) {
 		t.Errorf("%+v", r)
 	}
 }
@@ -149,14 +149,14 @@ func TestRTOMinEvidenceFades(t *testing.T) {
 	var r RTOMin
 	at := run(&r, t0, 30, 200, 0)
 	r.observe(sender(at+int64(10*time.Hour), 200, 0))
-	if r.Allows(at100, at200, r.At) {
+	if r.Allows(at100, at200, r.At, nil) {
 		t.Errorf("3000 packets ten hours ago: %+v", r)
 	}
 	at = run(&r, r.At, 10_000, 200, 0)
 	if c := r.Counts[at200]; c.Sent > spuriousMemory {
 		t.Errorf("%+v", c)
 	}
-	if run(&r, at, 30, 200, 1); r.Allows(at100, at200, r.At) {
+	if run(&r, at, 30, 200, 1); r.Allows(at100, at200, r.At, nil) {
 		t.Errorf("a million packets without, then 30 of 3000: %+v", r)
 	}
 }

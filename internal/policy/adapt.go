@@ -73,17 +73,21 @@ var synAckTimeouts = []uint16{250, 500}
 // MayAdapt reports whether the rule leaves f to be adapted. A rule that sets the number of
 // SYN retransmissions leaves no room for the timeout: more of them would be needed. A rule with a
 // rate limit hides that of a policer: nothing is lost below the rule's.
-func (r *Rule) MayAdapt(f tcp.Field) bool {
+func (r *Rule) MayAdapt(f tcp.Field) bool { return r.mayAdapt(f, nil) }
+
+func (r *Rule) mayAdapt(f tcp.Field, why *estimate.Why) bool {
 	set := r.Set.Mask()
 	switch {
 	case set&(1<<f) != 0:
-		return false
-	case f == tcp.SynRTO:
-		return set&(1<<tcp.SynCount) == 0
-	case f == tcp.MaxPacingRate:
-		return r.Limit == (RateLimit{})
+		why.Is(func() string { return "the rule sets " + f.String() })
+	case f == tcp.SynRTO && set&(1<<tcp.SynCount) != 0:
+		why.Is(func() string { return "the rule sets syn_count, and a shorter timeout would need a larger number" })
+	case f == tcp.MaxPacingRate && r.Limit != (RateLimit{}):
+		why.Is(func() string { return "the rule has a rate_limit, which hides the limit of a policer" })
+	default:
+		return true
 	}
-	return true
+	return false
 }
 
 // Adapts reports whether the rule has f computed for its paths.
@@ -98,46 +102,94 @@ func (a Adapted) Safer(b Adapted) bool {
 		a.InitCwnd < b.InitCwnd || a.Window < b.Window || a.PacingRate != b.PacingRate || a.Clamp != b.Clamp
 }
 
+// evidence is what the adapted values of a path follow from.
+type evidence struct {
+	metrics *estimate.Path // nil: nothing is known of the path
+	first   *FirstWindows  // nil: no initial window was raised
+	was     Adapted        // values in use
+	now     int64          // Unix nanoseconds
+}
+
 // Adapted computes the values for a path from its metrics and its raised initial windows,
 // which may be nil. was are the values in use, now is in Unix nanoseconds.
 func (r *Rule) Adapted(m *estimate.Path, first *FirstWindows, was Adapted, now int64) (a Adapted) {
-	if r.Adapts(tcp.PeerOption) {
+	ev := evidence{m, first, was, now}
+	for _, f := range r.Adapt {
+		r.adapt(&a, f, &ev, nil)
+	}
+	return a
+}
+
+// adapt computes the value of one field. If there is none, it writes the reason to why.
+func (r *Rule) adapt(a *Adapted, f tcp.Field, ev *evidence, why *estimate.Why) {
+	m, was, now := ev.metrics, &ev.was, ev.now
+	if !r.mayAdapt(f, why) {
+		return
+	}
+	if f == tcp.PeerOption {
 		least := uint64(0)
 		if r.ByObjective&(1<<tcp.RTOMin) == 0 { // the bound of an objective allows for delayed ACKs, and Peer does not
 			least, _ = r.Bounds.Get(tcp.RTOMin)
 		}
-		a.Peer = peerOption(m, was.Peer, least, now)
+		a.Peer = peerOption(m, was.Peer, least, now, why)
+		return
 	}
-	if m == nil || m.SRTT == 0 || !recent(m.RTTAt, now, metricsAge) {
-		return a
+	if !measuredEnough(m, f == tcp.MaxPacingRate, now, why) { // the search for a policer counts its own packets
+		return
 	}
-	for _, f := range r.Adapt {
-		if !r.MayAdapt(f) || m.RTTs < metricsSamples && f != tcp.MaxPacingRate { // the search for a policer counts its own packets
-			continue
+	switch f {
+	case tcp.SynRTO:
+		a.SynRTO = handshakeTimeout(synTimeouts, m, was.SynRTO, uint16(r.bound(f, 0)), why)
+	case tcp.SynAckRTO:
+		a.SynAckRTO = handshakeTimeout(synAckTimeouts, m, was.SynAckRTO, uint16(r.bound(f, 0)), why)
+	case tcp.InitCwnd:
+		if most := mostFirst(ev.first, uint16(r.bound(f, mostWindow)), now, why); most != 0 {
+			a.Window = window(m, was.Window, now, why)
+			a.InitCwnd = uint16(min(uint32(most), a.Window))
 		}
-		switch f {
-		case tcp.SynRTO:
-			a.SynRTO = handshakeTimeout(synTimeouts, m, was.SynRTO, uint16(r.bound(f, 0)))
-		case tcp.SynAckRTO:
-			a.SynAckRTO = handshakeTimeout(synAckTimeouts, m, was.SynAckRTO, uint16(r.bound(f, 0)))
-		case tcp.InitCwnd:
-			if most := min(first.bound(now), uint16(r.bound(f, mostWindow))); most > kernelWindow {
-				a.Window = window(m, was.Window, now)
-				a.InitCwnd = uint16(min(uint32(most), a.Window))
-			}
-		case tcp.InitRwnd:
-			a.InitRwnd = receiveWindow(m, was.InitRwnd, uint16(r.bound(f, mostReceive)))
-		case tcp.RTOMin:
-			a.RTOMin = rtoMin(m, was.RTOMin, r.bound(f, leastRTOMin), now)
-		case tcp.DelackMax:
-			a.DelackMax = delackMax(m, was.DelackMax, r.bound(f, leastDelackMax), now)
-		case tcp.MaxPacingRate:
-			a.PacingRate = pacingRate(m, r.bound(f, leastPacingRate))
-		case tcp.CwndClamp:
-			a.Clamp = clamp(m, was.Clamp, now)
-		}
+	case tcp.InitRwnd:
+		a.InitRwnd = receiveWindow(m, was.InitRwnd, uint16(r.bound(f, mostReceive)), why)
+	case tcp.RTOMin:
+		a.RTOMin = rtoMin(m, was.RTOMin, r.bound(f, leastRTOMin), now, why)
+	case tcp.DelackMax:
+		a.DelackMax = delackMax(m, was.DelackMax, r.bound(f, leastDelackMax), now, why)
+	case tcp.MaxPacingRate:
+		a.PacingRate = pacingRate(m, r.bound(f, leastPacingRate), now, why)
+	case tcp.CwndClamp:
+		a.Clamp = clamp(m, was.Clamp, now, why)
 	}
-	return a
+}
+
+// measuredEnough reports whether the round-trip times of a path are known and recent. few says that a
+// small number of samples is enough.
+func measuredEnough(m *estimate.Path, few bool, now int64, why *estimate.Why) bool {
+	switch {
+	case m == nil || m.SRTT == 0:
+		why.Is(func() string { return "no connection has shown a round-trip time of the path yet" })
+		return false
+	case !isRecent("the latest round-trip time", m.RTTAt, now, metricsAge, why):
+		return false
+	case m.RTTs < metricsSamples && !few:
+		why.Is(func() string {
+			return fmt.Sprintf("%d of the %d samples that are needed have shown a round-trip time of the path", m.RTTs, metricsSamples)
+		})
+		return false
+	}
+	return true
+}
+
+// isRecent is recent for a metric, with the reason.
+func isRecent(what string, at, now int64, age time.Duration, why *estimate.Why) bool {
+	if recent(at, now, age) {
+		return true
+	}
+	why.Is(func() string {
+		if at > now {
+			return what + " is of a time in the future, because the clock was set back"
+		}
+		return fmt.Sprintf("%s is %s old: it is used for %s", what, time.Duration(now-at).Round(time.Second), age)
+	})
+	return false
 }
 
 // recent reports whether something that was measured at `at`, 0 for never, may be used now: it
@@ -157,17 +209,24 @@ func (r *Rule) bound(f tcp.Field, usual uint64) uint64 {
 
 // handshakeTimeout returns the least of timeouts, from `least` on, with enough margin over
 // the path's round-trip time; 0 if there is none. was is the one in use, or 0.
-func handshakeTimeout(timeouts []uint16, m *estimate.Path, was, least uint16) uint16 {
-	bound := rttBound(m)
+func handshakeTimeout(timeouts []uint16, m *estimate.Path, was, least uint16, why *estimate.Why) uint16 {
+	bound, longest := rttBound(m), timeouts[len(timeouts)-1]
+	margin := 0.
 	for _, ms := range timeouts {
-		margin := time.Duration(synMargin * float64(bound))
+		margin = synMargin
 		if was == 0 || ms < was {
-			margin = time.Duration(synMarginToLower * float64(bound))
+			margin = synMarginToLower
 		}
-		if ms >= least && time.Duration(ms)*time.Millisecond >= margin {
+		if ms >= least && millis(ms) >= time.Duration(margin*float64(bound)) {
 			return ms
 		}
 	}
+	why.Is(func() string {
+		if least > longest {
+			return fmt.Sprintf("the rule's bound, %s, is longer than any adapted timeout (%s at most)", millis(least), millis(longest))
+		}
+		return fmt.Sprintf("%s: the longest adapted timeout, %s, is less than %g times that", whyRTTBound(m), millis(longest), margin)
+	})
 	return 0
 }
 
@@ -233,29 +292,4 @@ func (a Adapted) Value(f tcp.Field) uint64 {
 		return uint64(a.Clamp)
 	}
 	return 0
-}
-
-// WhyAdapted explains an adapted value by the metrics that led to it.
-func WhyAdapted(f tcp.Field, a Adapted, m *estimate.Path) string {
-	switch f {
-	case tcp.InitCwnd:
-		return whyWindow(a, m)
-	case tcp.InitRwnd:
-		return whyReceiveWindow(m)
-	case tcp.RTOMin:
-		return whyRTOMin(a, m)
-	case tcp.PeerOption:
-		return whyPeerOption(a, m)
-	case tcp.DelackMax:
-		return whyDelackMax(m)
-	case tcp.MaxPacingRate:
-		return WhyRateLimit(m)
-	case tcp.CwndClamp:
-		return whyClamp(m)
-	}
-	return fmt.Sprintf("srtt %s + 4 x rttvar %s is %s; times 2 to 2.5, rounded up to the next allowed timeout", micros(m.SRTT), micros(m.RTTVar), rttBound(m).Round(100*time.Microsecond))
-}
-
-func micros(us float32) time.Duration {
-	return (time.Duration(us) * time.Microsecond).Round(100 * time.Microsecond)
 }

@@ -118,8 +118,13 @@ func TestAdaptIsSteady(t *testing.T) {
 	}
 }
 
+// whyAdapted explains a value by metrics, without raised windows and bounds of the rule.
+func whyAdapted(f tcp.Field, a Adapted, m *estimate.Path) string {
+	return (&Input{Rule: &Rule{}, Metrics: m, Now: adaptNow}).WhyAdapted(f, a)
+}
+
 func TestWhyAdapted(t *testing.T) {
-	if got := WhyAdapted(tcp.SynRTO, Adapted{}, measured(12.34, 3)); !strings.HasPrefix(got, "srtt 12.3ms + 4 x rttvar 3ms is 24.3ms") {
+	if got := whyAdapted(tcp.SynRTO, Adapted{}, measured(12.34, 3)); !strings.HasPrefix(got, "srtt 12.3ms + 4 x rttvar 3ms is 24.3ms") {
 		t.Error(got)
 	}
 }

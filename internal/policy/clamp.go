@@ -28,14 +28,24 @@ const (
 
 // clamp is how many packets the connections of a path may have in flight together; 0: they have
 // no clamp. was is the number in use.
-func clamp(m *estimate.Path, was uint32, now int64) uint32 {
-	if m.Incast == nil {
+func clamp(m *estimate.Path, was uint32, now int64, why *estimate.Why) uint32 {
+	least := m.MinRTT.Least()
+	switch {
+	case m.Incast == nil:
+		why.Is(func() string { return "no connection has been sampled yet since the rule adapts it" })
+		return 0
+	case least > estimate.MostIncastRTT:
+		why.Is(func() string {
+			return fmt.Sprintf("the least round-trip time is %s: there are clamps up to %s", leastRTT(m), time.Duration(estimate.MostIncastRTT)*time.Microsecond)
+		})
+		return 0
+	case m.Incast.Window == 0:
+		m.Incast.WhyNone(least, now, why)
+		return 0
+	case !isRecent("the latest round-trip time", m.RTTAt, now, clampAge, why):
 		return 0
 	}
 	w := float64(m.Incast.Window)
-	if w == 0 || m.MinRTT.Least() > estimate.MostIncastRTT || !recent(m.RTTAt, now, clampAge) {
-		return 0
-	}
 	if old := float64(was); was != 0 && w >= clampFall*old && w <= clampRise*old {
 		return was
 	}

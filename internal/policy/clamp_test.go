@@ -75,7 +75,7 @@ func TestClampsAreUrgent(t *testing.T) {
 }
 
 func TestWhyClamp(t *testing.T) {
-	got, want := WhyAdapted(tcp.CwndClamp, Adapted{Clamp: 50}, crowded(50)), "11 connections filled the queue"
+	got, want := whyAdapted(tcp.CwndClamp, Adapted{Clamp: 50}, crowded(50)), "11 connections filled the queue"
 	if !strings.Contains(got, want) || !strings.Contains(got, "1.0% of their packets were lost; now 9,") {
 		t.Errorf("%q\nhas not %q", got, want)
 	}

@@ -167,19 +167,9 @@ func (in *Input) holdOut(p *path.Policy) {
 	if p.Params.Mask() == 0 && p.NumArms == 0 && in.Rule.OnRTO == (OnRTO{}) {
 		return
 	}
-	share, single := 0.0, 0.0
-	if l := in.Rule.Learn; l != nil && l.HoldOut > 0 {
-		share, single = l.HoldOut, l.HoldOut/2
-		if p.Slice != 0 {
-			share = max(share, newHoldOut*newObservations/(newObservations+in.observations()))
-			if in.Rule.Adapts(tcp.CwndClamp) || in.Many {
-				single = 0
-			}
-			share = max(share, min(share*in.MoreHeldOut, mostHeldOut))
-		}
-	}
-	tuned := (1 - in.NotRolledOut) * (1 - share)
-	if in.Observe || tuned <= 0 {
+	share, single := in.heldOut(p.Slice != 0)
+	tuned := in.tuned(share)
+	if in.allHeldOut(share, nil) {
 		p.HoldOut, p.SwitchFrom = One, 0
 		p.FollowAll, p.CountFlows, p.WatchLosses = false, false, false
 		for _, f := range p.Params.Fields() {
@@ -199,6 +189,40 @@ func (in *Input) holdOut(p *path.Policy) {
 	}
 	p.HoldOut = shareOf(single)
 	p.HoldSlices = shareOf(1 - tuned/(1-single))
+}
+
+// heldOut is the share of connections in the rule's own hold-out, and the part of it that is drawn by connection. slices says
+// that arms are drawn for slices of time.
+func (in *Input) heldOut(slices bool) (share, single float64) {
+	l := in.Rule.Learn
+	if l == nil || l.HoldOut <= 0 {
+		return 0, 0
+	}
+	share, single = l.HoldOut, l.HoldOut/2
+	if slices {
+		share = max(share, newHoldOut*newObservations/(newObservations+in.observations()))
+		if in.Rule.Adapts(tcp.CwndClamp) || in.Many {
+			single = 0
+		}
+		share = max(share, min(share*in.MoreHeldOut, mostHeldOut))
+	}
+	return share, single
+}
+
+// tuned is the share of connections that are not held out, if share are in the rule's own hold-out.
+func (in *Input) tuned(share float64) float64 { return (1 - in.NotRolledOut) * (1 - share) }
+
+// allHeldOut reports whether all connections are in the hold-out, if share are in the rule's own.
+func (in *Input) allHeldOut(share float64, why *estimate.Why) bool {
+	switch {
+	case in.Observe:
+		why.Is(func() string { return "nothing is set in mode observe" })
+	case in.tuned(share) <= 0:
+		why.Is(func() string { return "the rule applies to none of its connections now: all are in the hold-out" })
+	default:
+		return false
+	}
+	return true
 }
 
 // observations is the number of observations of the path, or of its parent if the path has

@@ -31,20 +31,44 @@ const (
 
 // delackMax is the DELACK_MAX for a path, in milliseconds; 0: the kernel's. was is the one in use,
 // or 0; least is the rule's bound in microseconds.
-func delackMax(m *estimate.Path, was uint16, least uint64, now int64) uint16 {
+func delackMax(m *estimate.Path, was uint16, least uint64, now int64, why *estimate.Why) uint16 {
 	// The least round-trip time: others contain the delays of the peer's own ACKs.
 	trip, d := leastRTT(m), m.Delack
 	need := float32(leastWaits)
 	if was != 0 {
 		need = leastWaitsKept
 	}
-	if d == nil || trip == 0 || trip >= estimate.KernelDelay || d.Share() < need || !d.Comparable() {
+	switch {
+	case d == nil || trip == 0:
+		why.Is(func() string { return "no connection has been sampled yet since the rule adapts it" })
+		return 0
+	case trip >= estimate.KernelDelay:
+		why.Is(func() string {
+			return fmt.Sprintf("the least round-trip time, %s, is not shorter than the kernel's delay of %s", trip, estimate.KernelDelay)
+		})
+		return 0
+	case d.Share() < need:
+		why.Is(func() string {
+			return fmt.Sprintf("peers waited for a delayed ACK %.0f times in %.0f received segments: a shorter delay needs %.0f times or more",
+				d.Waits, d.Received, need*max(estimate.LeastReceived, d.Received))
+		})
+		return 0
+	case !d.Comparable():
+		why.Is(func() string {
+			return fmt.Sprintf("connections with the kernel's delay have received %.0f small segments: %d are needed to compare how many ACKs are sent", d.Counts[0][0].Received, estimate.LeastReceived)
+		})
 		return 0
 	}
 	// The longest that is not longer than a round trip; if none is, the shortest.
-	for i, ms := range slices.Backward(estimate.DelackMaxes[1:]) {
+	for i, ms := range slices.Backward(estimate.DelackMaxes[1:]) { // the last reason is that of the longest value
 		i++
-		if uint64(ms)*1000 < least || d.IsBarred(i, now) {
+		if uint64(ms)*1000 < least {
+			why.Is(func() string {
+				return fmt.Sprintf("the rule's bound, %s, is longer than any adapted value (%s at most)", time.Duration(least)*time.Microsecond, millis(ms))
+			})
+			continue
+		}
+		if d.Bars(i, now, why) {
 			continue
 		}
 		if i == 1 || d.IsBarred(i-1, now) {

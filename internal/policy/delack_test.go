@@ -100,7 +100,7 @@ func TestDelackMaxSafer(t *testing.T) {
 func TestWhyDelackMax(t *testing.T) {
 	m := waited(1200, 0.25)
 	m.Delack.Counts[2][0] = estimate.ACKs{Received: 400, Sent: 240}
-	got := WhyAdapted(tcp.DelackMax, Adapted{DelackMax: 8}, m)
+	got := whyAdapted(tcp.DelackMax, Adapted{DelackMax: 8}, m)
 	for _, want := range []string{"1000 segments", " 250 only", "1.2ms", "with 8 ms, +0.100 ACKs"} {
 		if !strings.Contains(got, want) {
 			t.Errorf("%q has no %q", got, want)

@@ -39,13 +39,16 @@ const (
 
 // window is the number of packets that new connections share; 0 if the path has not shown
 // any, or is filled. was is the one in use.
-func window(m *estimate.Path, was uint32, now int64) uint32 {
-	if !recent(m.CarriedAt, now, windowAge) || shortPath(m) || filled(m, was) {
+func window(m *estimate.Path, was uint32, now int64, why *estimate.Why) uint32 {
+	if shortPath(m, why) || filled(m, was, why) || !holdsKnown(m, now, why) {
 		return 0
 	}
 	w := float64(m.Carried.Greatest())
 	switch {
 	case w <= kernelWindow || was == 0 && w < smallWindow:
+		why.Is(func() string {
+			return fmt.Sprintf("connections had at most %.0f packets in flight together without a loss: a window is raised from %d on", w, smallWindow)
+		})
 		return 0
 	case keeps(float64(was), w):
 		return was
@@ -53,12 +56,32 @@ func window(m *estimate.Path, was uint32, now int64) uint32 {
 	return uint32(w)
 }
 
+// holdsKnown reports whether the path has shown lately how many packets it holds.
+func holdsKnown(m *estimate.Path, now int64, why *estimate.Why) bool {
+	if m.CarriedAt == 0 {
+		why.Is(func() string {
+			return fmt.Sprintf("no connection had more than %d packets in flight without a loss yet: how many the path holds is not known", kernelWindow)
+		})
+		return false
+	}
+	return isRecent("the latest number of packets that the path held", m.CarriedAt, now, windowAge, why)
+}
+
 // keeps reports whether a window in use is so close to the computed one that it stays.
 func keeps(was, w float64) bool { return w >= windowFall*was && w <= windowRise*was }
 
 // shortPath reports whether the round trips of a path are too short for adapted windows.
-func shortPath(m *estimate.Path) bool {
-	return leastRTT(m) < leastWindowRTT
+func shortPath(m *estimate.Path, why *estimate.Why) bool {
+	if leastRTT(m) >= leastWindowRTT {
+		return false
+	}
+	why.Is(func() string {
+		if leastRTT(m) == 0 {
+			return "the least round-trip time is not known"
+		}
+		return fmt.Sprintf("the least round-trip time is %s: windows are raised from %s on", leastRTT(m), leastWindowRTT)
+	})
+	return true
 }
 
 // leastRTT is the least round-trip time of a path; 0 if it is not known.
@@ -78,14 +101,30 @@ func knownShort(m *estimate.Path, followed bool) bool {
 }
 
 // filled reports whether connections fill the path. was is the window in use; 0: none.
-func filled(m *estimate.Path, was uint32) bool {
+func filled(m *estimate.Path, was uint32, why *estimate.Why) bool {
 	most := filledRTT
 	if was == 0 {
 		most = filledEnds
 	}
+	if float64(m.SRTT) >= most*float64(m.MinRTT.Least()) {
+		why.Is(func() string {
+			return fmt.Sprintf("connections fill the path: srtt %s is %.2f times the least round-trip time, %s (a window needs less than %g times)",
+				micros(m.SRTT), stretch(m), leastRTT(m), most)
+		})
+		return true
+	}
 	loss, _ := m.Loss()
-	return float64(m.SRTT) >= most*float64(m.MinRTT.Least()) || loss >= filledLoss
+	if loss < filledLoss {
+		return false
+	}
+	why.Is(func() string {
+		return fmt.Sprintf("%.2f%% of the recent packets were lost (a window needs less than %g%%)", 100*loss, 100*filledLoss)
+	})
+	return true
 }
+
+// stretch is the ratio of the smoothed round-trip time to the least one.
+func stretch(m *estimate.Path) float64 { return float64(m.SRTT) / float64(max(1, m.MinRTT.Least())) }
 
 // WindowExpires is when what the path has shown is too old, Unix nanoseconds.
 func WindowExpires(m *estimate.Path) int64 { return m.CarriedAt + int64(windowAge) }
@@ -97,5 +136,5 @@ func WindowRenewed(written, present int64) bool { return present-written > int64
 // whyWindow explains the adapted initial window.
 func whyWindow(a Adapted, m *estimate.Path) string {
 	return fmt.Sprintf("%d packets, which connections had in flight together without a loss, are shared by the path's connections, at most %d for each; srtt is %.2f times the least round-trip time",
-		a.Window, a.InitCwnd, float64(m.SRTT)/float64(max(1, m.MinRTT.Least())))
+		a.Window, a.InitCwnd, stretch(m))
 }

@@ -52,9 +52,9 @@ func TestAdaptInitialWindow(t *testing.T) {
 		{"a little less", holds(330), nil, Adapted{InitCwnd: 64, Window: 400}, Adapted{InitCwnd: 64, Window: 400}},
 		{"less", holds(300), nil, Adapted{InitCwnd: 64, Window: 400}, Adapted{InitCwnd: 64, Window: 300}},
 		{"more", holds(700), nil, Adapted{InitCwnd: 64, Window: 400}, Adapted{InitCwnd: 64, Window: 700}},
-		{"first windows lost packets", holds(400), &FirstWindows{most: 32, changedAt: adaptNow}, Adapted{}, Adapted{InitCwnd: 32, Window: 400}},
-		{"even small ones did", holds(400), &FirstWindows{most: 10, changedAt: adaptNow}, Adapted{InitCwnd: 14, Window: 400}, Adapted{}},
-		{"a minute later", holds(400), &FirstWindows{most: 10, changedAt: adaptNow - int64(windowPause)}, Adapted{}, Adapted{InitCwnd: 15, Window: 400}},
+		{"first windows lost packets", holds(400), &FirstWindows{Most: 32, ChangedAt: adaptNow}, Adapted{}, Adapted{InitCwnd: 32, Window: 400}},
+		{"even small ones did", holds(400), &FirstWindows{Most: 10, ChangedAt: adaptNow}, Adapted{InitCwnd: 14, Window: 400}, Adapted{}},
+		{"a minute later", holds(400), &FirstWindows{Most: 10, ChangedAt: adaptNow - int64(windowPause)}, Adapted{}, Adapted{InitCwnd: 15, Window: 400}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			r := &Rule{Learn: &Learn{}, Adapt: []tcp.Field{tcp.InitCwnd}}
@@ -89,7 +89,7 @@ func TestAdaptInitialWindowIsSteady(t *testing.T) {
 
 func TestWhyWindow(t *testing.T) {
 	a := Adapted{InitCwnd: 64, Window: 400}
-	if got := WhyAdapted(tcp.InitCwnd, a, holds(400)); !strings.HasPrefix(got, "400 packets, which connections had in flight together without a loss,") || !strings.Contains(got, "at most 64 for each; srtt is 1.00 times") {
+	if got := whyAdapted(tcp.InitCwnd, a, holds(400)); !strings.HasPrefix(got, "400 packets, which connections had in flight together without a loss,") || !strings.Contains(got, "at most 64 for each; srtt is 1.00 times") {
 		t.Error(got)
 	}
 }

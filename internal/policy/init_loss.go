@@ -1,8 +1,10 @@
 package policy
 
 import (
+	"fmt"
 	"time"
 
+	"github.com/tcpilot/tcpilot/internal/estimate"
 	"github.com/tcpilot/tcpilot/internal/tcp"
 )
 
@@ -10,11 +12,17 @@ import (
 // halved if more than lossyWindow of the packets are lost beyond what the path loses anyway,
 // and grows slowly afterwards. The zero value is no bound.
 type FirstWindows struct {
-	sent, lost           float32 // packets of raised windows, discounted by connections
-	otherSent, otherLost float32 // all other packets
-	most                 uint16  // packets; 0 is no bound
-	changedAt            int64   // Unix nanoseconds, of most
-	cutAt                int64   // Unix nanoseconds, of the latest cut
+	// Packets of raised windows, and all other packets, discounted by connections.
+	Sent      float32 `json:"sent_packets"`
+	Lost      float32 `json:"lost_packets"`
+	OtherSent float32 `json:"other_sent_packets"`
+	OtherLost float32 `json:"other_lost_packets"`
+
+	Most      uint16  `json:"most_packets,omitempty"`  // greatest window; 0 is no bound
+	ChangedAt int64   `json:"changed_at_ns,omitempty"` // Unix nanoseconds, of Most
+	CutAt     int64   `json:"cut_at_ns,omitempty"`     // Unix nanoseconds: when it was last halved
+	CutLoss   float32 `json:"cut_loss,omitempty"`      // share of the packets of raised windows that were lost then
+	LoggedAt  int64   `json:"logged_at_ns,omitempty"`  // Unix nanoseconds: when that was last logged
 }
 
 const (
@@ -36,57 +44,103 @@ const (
 	endWindow = 1000
 )
 
-// Observe updates the bound by a sample.
-func (f *FirstWindows) Observe(s *tcp.Sample) {
+// Observe updates the bound by a sample. It reports whether windows were halved.
+func (f *FirstWindows) Observe(s *tcp.Sample) (halved bool) {
+	if f.ChangedAt-s.At > int64(clockSlack) { // the clock was set back
+		f.ChangedAt, f.CutAt = s.At, s.At
+	}
 	once := s.DataSegsOut - min(s.Retrans, s.DataSegsOut) // packets that were sent, each once
 	sent, lost := uint32(0), uint32(0)
 	if s.InitCwnd != 0 && !s.Has(tcp.FlagLater) {
 		sent = min(uint32(s.InitCwnd), once)
 		lost = min(uint32(s.InitLost), sent)
 	}
-	f.otherSent += float32(once-sent) - f.otherSent/otherMemory
-	f.otherLost += float32(min(s.Lost-min(lost, s.Lost), once-sent)) - f.otherLost/otherMemory
+	f.OtherSent += float32(once-sent) - f.OtherSent/otherMemory
+	f.OtherLost += float32(min(s.Lost-min(lost, s.Lost), once-sent)) - f.OtherLost/otherMemory
 	if sent <= kernelWindow {
-		return // not more than without tcpilot
+		return false // not more than without tcpilot
 	}
-	f.sent += float32(sent) - f.sent/firstWindowMemory
-	f.lost += float32(lost) - f.lost/firstWindowMemory
+	f.Sent += float32(sent) - f.Sent/firstWindowMemory
+	f.Lost += float32(lost) - f.Lost/firstWindowMemory
 	begun := s.At - int64(s.Duration)
 	switch {
-	case lost > 0 && f.lost > (lossyWindow+f.usualLoss())*(f.sent+firstWindowPrior):
-		if begun >= f.cutAt { // otherwise it had the window that was cut
+	case lost > 0 && f.Lost > (lossyWindow+f.usualLoss())*(f.Sent+firstWindowPrior):
+		if begun >= f.CutAt { // otherwise it had the window that was cut
 			f.halve(s)
+			return true
 		}
-	case lost == 0 && f.most != 0 && sent >= uint32(f.most) && begun >= f.changedAt && s.At-f.changedAt >= int64(growthPause):
-		f.changedAt = s.At
-		if f.most = max(smallWindow, f.most+max(1, f.most/windowGrowth)); f.most >= endWindow {
-			f.most = 0
+	case lost == 0 && f.Most != 0 && sent >= uint32(f.Most) && begun >= f.ChangedAt && s.At-f.ChangedAt >= int64(growthPause):
+		f.ChangedAt = s.At
+		if f.Most = max(smallWindow, f.Most+max(1, f.Most/windowGrowth)); f.Most >= endWindow {
+			f.Most = 0
 		}
 	}
+	return false
 }
 
 func (f *FirstWindows) halve(s *tcp.Sample) {
 	most := max(kernelWindow, min(f.bound(s.At), s.InitCwnd)/2)
-	*f = FirstWindows{otherSent: f.otherSent, otherLost: f.otherLost, most: most, changedAt: s.At, cutAt: s.At}
+	*f = FirstWindows{OtherSent: f.OtherSent, OtherLost: f.OtherLost, Most: most, ChangedAt: s.At, CutAt: s.At, CutLoss: min(1, f.Lost/max(1, f.Sent)), LoggedAt: f.LoggedAt}
 }
 
 // usualLoss is the share of packets that the path loses outside raised windows.
 func (f *FirstWindows) usualLoss() float32 {
-	if f.otherSent < 1 {
+	if f.OtherSent < 1 {
 		return 0
 	}
-	return min(1, f.otherLost/f.otherSent)
+	return min(1, f.OtherLost/f.OtherSent)
 }
 
 // bound is the greatest initial window in packets, 0 if none is to be raised.
 func (f *FirstWindows) bound(now int64) uint16 {
 	switch {
-	case f == nil || f.most == 0:
+	case f == nil || f.Most == 0:
 		return endWindow
-	case f.most >= smallWindow:
-		return f.most
-	case now-f.changedAt >= int64(windowPause):
+	case f.Most >= smallWindow:
+		return f.Most
+	case f.pause(now) <= 0:
 		return smallWindow
 	}
 	return 0
 }
+
+// pause is for how long no window is raised after even a small one was lossy.
+func (f *FirstWindows) pause(now int64) time.Duration {
+	left := time.Duration(f.ChangedAt-now) + windowPause
+	if left > windowPause+clockSlack {
+		return 0 // the clock was set back
+	}
+	return left
+}
+
+// mostFirst is the greatest initial window in packets by losses and by the rule's bound; 0 if none is
+// to be raised. f may be nil.
+func mostFirst(f *FirstWindows, ruled uint16, now int64, why *estimate.Why) uint16 {
+	lossy := f.bound(now)
+	switch {
+	case ruled <= kernelWindow:
+		why.Is(func() string {
+			return fmt.Sprintf("the rule's bound, %d packets, is not more than the kernel's window", ruled)
+		})
+		return 0
+	case lossy == 0:
+		why.Is(func() string {
+			return fmt.Sprintf("%.1f%% of the packets of the latest raised windows were lost, and half of such a window is less than %d packets: no window is raised for another %s",
+				100*f.CutLoss, smallWindow, f.pause(now).Round(time.Second))
+		})
+	}
+	return min(lossy, ruled)
+}
+
+// whyHalved says that losses bound the windows of a path, if they do: to less than `most` packets.
+func (f *FirstWindows) whyHalved(most uint32, now int64) string {
+	bound := f.bound(now)
+	if bound == 0 || uint32(bound) >= most {
+		return ""
+	}
+	return fmt.Sprintf("; raised windows were halved %s ago, because %.1f%% of their packets were lost: they are bounded by %d packets now, and the bound grows with connections without such losses",
+		time.Duration(now-f.CutAt).Round(time.Second), 100*f.CutLoss, bound)
+}
+
+// MostAt is the greatest initial window at a time by losses, packets: the kernel's if none is to be raised.
+func (f *FirstWindows) MostAt(now int64) uint16 { return max(kernelWindow, f.bound(now)) }

@@ -28,14 +28,21 @@ const (
 
 // receiveWindow is the initial receive window of a path in packets, 0 if the kernel's is
 // enough. was is the one in use, most the greatest.
-func receiveWindow(m *estimate.Path, was, most uint16) uint16 {
-	if shortPath(m) {
+func receiveWindow(m *estimate.Path, was, most uint16, why *estimate.Why) uint16 {
+	if shortPath(m, why) {
+		return 0
+	}
+	if m.ReceiveRate.Greatest() == 0 {
+		why.Is(func() string { return "no connection of the path has received enough to show a rate" })
 		return 0
 	}
 	bytes := receiveBeta * float64(m.ReceiveRate.Greatest()) * float64(m.MinRTT.Least()) / 1e6
 	w := min(bytes/receiveSegment, float64(most))
 	switch {
 	case w <= usualReceive || was == 0 && w < windowRise*usualReceive:
+		why.Is(func() string {
+			return fmt.Sprintf("%s: that is %.0f packets, and a window is raised from %.0f on (the kernel announces %d at first)", whyReceiveWindow(m), w, windowRise*usualReceive, usualReceive)
+		})
 		return 0
 	case keeps(float64(was), w) && w != float64(most):
 		return was
@@ -44,6 +51,6 @@ func receiveWindow(m *estimate.Path, was, most uint16) uint16 {
 }
 
 func whyReceiveWindow(m *estimate.Path) string {
-	return fmt.Sprintf("%d times what a connection received in a least round-trip time of %s (%.1f Mbit/s); the kernel goes on tuning the buffer",
+	return fmt.Sprintf("%d times what a connection received in a least round-trip time of %s (%.1f Mbit/s)",
 		receiveBeta, leastRTT(m), float64(m.ReceiveRate.Greatest())*8/1e6)
 }

@@ -42,7 +42,7 @@ func TestAdaptReceiveWindow(t *testing.T) {
 			t.Errorf("%s: %+v, want a receive window of %d", c.name, got, c.want)
 		}
 	}
-	if got := WhyAdapted(tcp.InitRwnd, Adapted{}, receives(20)); !strings.HasPrefix(got, "4 times what a connection received in a least round-trip time of 50ms (20.0 Mbit/s)") {
+	if got := whyAdapted(tcp.InitRwnd, Adapted{}, receives(20)); !strings.HasPrefix(got, "4 times what a connection received in a least round-trip time of 50ms (20.0 Mbit/s)") {
 		t.Error(got)
 	}
 }

@@ -22,19 +22,35 @@ const (
 
 // pacingRate is the rate at which all connections of a path together are to be paced, bytes/s;
 // 0 if they are not.
-func pacingRate(m *estimate.Path, least uint64) uint32 {
+func pacingRate(m *estimate.Path, least uint64, now int64, why *estimate.Why) uint32 {
 	rate := m.Policer.Pace
-	if uint64(rate) < least || rate > mostPacingRate || knownShort(m, false) {
-		return 0
+	switch {
+	case knownShort(m, false):
+		why.Is(func() string {
+			return fmt.Sprintf("the least round-trip time is %s: a policer is not searched for on paths of less than %s", leastRTT(m), leastWindowRTT/2)
+		})
+	case rate == 0:
+		m.Policer.WhyNone(now, why)
+	case uint64(rate) < least:
+		why.Is(func() string {
+			return fmt.Sprintf("the rate, %s, is below the least that is used, %s", mbits(float64(rate)), mbits(float64(least)))
+		})
+	case rate > mostPacingRate:
+		why.Is(func() string { return fmt.Sprintf("the rate, %s, is more than can be set", mbits(float64(rate))) })
+	default:
+		return rate
 	}
-	return rate
+	return 0
 }
+
+// mbits writes a rate in bytes/s.
+func mbits(rate float64) string { return fmt.Sprintf("%.1f Mbit/s", rate*8/1e6) }
 
 // WhyRateLimit explains a rate limit that was found, or that is searched for, by what connections
 // have shown.
 func WhyRateLimit(m *estimate.Path) string {
 	p := &m.Policer
-	mbits := func(rate uint32) string { return fmt.Sprintf("%.1f Mbit/s", float64(rate)*8/1e6) }
+	mbits := func(rate uint32) string { return mbits(float64(rate)) }
 	what := "a rate limit is suspected"
 	if limit, ok := p.Limit(); ok {
 		what = "rate limit " + mbits(limit)

@@ -82,7 +82,7 @@ func TestWhyPacing(t *testing.T) {
 		"rate limit 36.8 Mbit/s": policed(estimate.PolicerFound, 4_968_000, 4_600_000, 0),
 		"a rate limit below 46.4 Mbit/s: connections without pacing lost 3.2% of their pack": policed(estimate.PolicerFound, 5_220_000, 0, 5_800_000),
 	} {
-		if got := WhyAdapted(tcp.MaxPacingRate, Adapted{PacingRate: m.Policer.Pace}, m); !strings.Contains(got, want) {
+		if got := whyAdapted(tcp.MaxPacingRate, Adapted{PacingRate: m.Policer.Pace}, m); !strings.Contains(got, want) {
 			t.Errorf("%q\nhas not %q", got, want)
 		}
 	}

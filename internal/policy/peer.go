@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"cmp"
 	"fmt"
 	"time"
 
@@ -19,38 +20,46 @@ var undelayed = [...]uint16{1, 2, 5, 10, 25, 50, 100, 200}
 // delayed; 200: as long as nothing is known of its round trips. 0: the option is not sent, because
 // a SYN with it was lost. was is the one in use, or 0; least is the rule's bound of RTO_MIN
 // in microseconds.
-func peerOption(m *estimate.Path, was uint16, least uint64, now int64) uint16 {
+func peerOption(m *estimate.Path, was uint16, least uint64, now int64, why *estimate.Why) uint16 {
 	longest := undelayed[len(undelayed)-1]
-	if m == nil {
-		return longest
-	}
-	if m.Peer != nil && m.Peer.WithoutAt(now) {
+	if m != nil && m.Peer != nil && m.Peer.WithoutAt(now) {
+		why.Is(func() string {
+			return fmt.Sprintf("a SYN with the option was answered only after it was sent again without it, %s ago: the option is not sent for a day", time.Duration(now-m.Peer.LostAt).Round(time.Second))
+		})
 		return 0
 	}
-	if m.SRTT == 0 || m.RTTs < metricsSamples || !recent(m.RTTAt, now, metricsAge) {
+	if !measuredEnough(m, false, now, why) {
 		return longest
 	}
 	rise, above := rttRise(m), max(least, uint64(m.RTOMin.LeastAt(now).Microseconds()))
-	for _, ms := range undelayed {
-		margin := time.Duration(rtoMinMargin * float64(rise))
+	margin := 0.
+	for _, ms := range undelayed[:len(undelayed)-1] {
+		margin = rtoMinMargin
 		if was != 0 && ms >= was {
-			margin = time.Duration(rtoMinMarginKept * float64(rise))
+			margin = rtoMinMarginKept
 		}
-		if uint64(ms)*1000 >= above && time.Duration(ms)*time.Millisecond >= margin {
+		if uint64(ms)*1000 >= above && millis(ms) >= time.Duration(margin*float64(rise)) {
 			return ms
 		}
 	}
+	why.Is(func() string {
+		most := undelayed[len(undelayed)-2]
+		if above > uint64(most)*1000 {
+			return fmt.Sprintf("less than %s is not used, by the rule's bound or because of spurious retransmissions", time.Duration(above)*time.Microsecond)
+		}
+		return fmt.Sprintf("%s: %s is less than %g times that", whyRTTRise(m), millis(most), margin)
+	})
 	return longest
 }
 
-func whyPeerOption(a Adapted, m *estimate.Path) string {
+// whyPeerOption explains the value of a. why is why RTO_MIN is left to the kernel now; empty: it is not.
+func whyPeerOption(a Adapted, m *estimate.Path, why string) string {
 	if a.Peer == undelayed[len(undelayed)-1] {
-		return "the option is sent, but RTO_MIN is left to the kernel: too little is known of round-trip times, or they vary too much"
+		return "the option is sent, but RTO_MIN is left to the kernel: " + cmp.Or(why, "too little was known of round-trip times at the latest decision about the path")
 	}
-	why := fmt.Sprintf("srtt %s + 4 x rttvar %s is %s above the least round-trip time; times 1.5 to 2, rounded up to the next allowed value; RTO_MIN is this and what the peer tells",
-		micros(m.SRTT), micros(m.RTTVar), rttRise(m).Round(100*time.Microsecond))
+	text := whyRTTRise(m) + "; times 1.5 to 2, rounded up to the next allowed value; RTO_MIN is this and what the peer tells"
 	if p := m.Peer; p != nil && p.Delack != 0 {
-		why += fmt.Sprintf("; the latest told %s", p.Delack)
+		text += fmt.Sprintf("; the latest told %s", p.Delack)
 	}
-	return why
+	return text
 }

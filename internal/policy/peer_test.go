@@ -76,7 +76,7 @@ func TestWhyPeerOption(t *testing.T) {
 	m := steady(1.2, 0.1, 0)
 	m.Peer = &estimate.Peer{Delack: 8 * time.Millisecond, At: adaptNow}
 	for a, want := range map[Adapted]string{{Peer: 2}: "latest told 8ms", {Peer: 200}: "left to the kernel"} {
-		if got := WhyAdapted(tcp.PeerOption, a, m); !strings.Contains(got, want) {
+		if got := whyAdapted(tcp.PeerOption, a, m); !strings.Contains(got, want) {
 			t.Errorf("%q has no %q", got, want)
 		}
 	}

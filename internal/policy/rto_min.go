@@ -27,15 +27,24 @@ const (
 
 // rtoMin is the least RTO_MIN that is long enough for the path, in milliseconds; 0: the kernel's.
 // was is the one in use, or 0; least is the rule's bound in microseconds.
-func rtoMin(m *estimate.Path, was uint16, least uint64, now int64) uint16 {
+func rtoMin(m *estimate.Path, was uint16, least uint64, now int64, why *estimate.Why) uint16 {
 	in := max(0, slices.Index(estimate.RTOMins[:], was))
 	rise := rttRise(m)
-	for i := len(estimate.RTOMins) - 1; i > 0; i-- {
-		ms, need := estimate.RTOMins[i], rtoMinMargin*rise
+	for i := len(estimate.RTOMins) - 1; i > 0; i-- { // the last reason is that of the longest value
+		ms, margin := estimate.RTOMins[i], float64(rtoMinMargin)
 		if i <= in {
-			need = time.Duration(rtoMinMarginKept * float64(rise))
+			margin = rtoMinMarginKept
 		}
-		if uint64(ms)*1000 >= least && time.Duration(ms)*time.Millisecond >= need && m.RTOMin.Allows(i, in, now) {
+		switch {
+		case uint64(ms)*1000 < least:
+			why.Is(func() string {
+				return fmt.Sprintf("the rule's bound, %s, is longer than any adapted value (%s at most)", time.Duration(least)*time.Microsecond, millis(ms))
+			})
+		case millis(ms) < time.Duration(margin*float64(rise)):
+			why.Is(func() string {
+				return fmt.Sprintf("%s: the longest adapted value, %s, is less than %g times that", whyRTTRise(m), millis(ms), margin)
+			})
+		case m.RTOMin.Allows(i, in, now, why):
 			return ms
 		}
 	}
@@ -49,6 +58,9 @@ func rttRise(m *estimate.Path) time.Duration {
 
 func whyRTOMin(a Adapted, m *estimate.Path) string {
 	c := m.RTOMin.Counts[max(0, slices.Index(estimate.RTOMins[:], a.RTOMin))]
-	return fmt.Sprintf("srtt %s + 4 x rttvar %s is %s above the least round-trip time; times 1.5 to 2, rounded up to the next allowed value; of %.0f packets sent with it, %.0f arrived twice",
-		micros(m.SRTT), micros(m.RTTVar), rttRise(m).Round(100*time.Microsecond), c.Sent, c.DSACKs)
+	return fmt.Sprintf("%s; times 1.5 to 2, rounded up to the next allowed value; of %.0f packets sent with it, %.0f arrived twice", whyRTTRise(m), c.Sent, c.DSACKs)
+}
+
+func whyRTTRise(m *estimate.Path) string {
+	return fmt.Sprintf("srtt %s + 4 x rttvar %s is %s above the least round-trip time", micros(m.SRTT), micros(m.RTTVar), rttRise(m).Round(100*time.Microsecond))
 }

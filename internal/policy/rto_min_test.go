@@ -85,7 +85,7 @@ func TestRTOMinSafer(t *testing.T) {
 }
 
 func TestWhyRTOMin(t *testing.T) {
-	got := WhyAdapted(tcp.RTOMin, Adapted{RTOMin: 50}, steady(1.2, 0.1, 3))
+	got := whyAdapted(tcp.RTOMin, Adapted{RTOMin: 50}, steady(1.2, 0.1, 3))
 	for _, want := range []string{"1.2ms", "600µs", "5000", " 1 arrived twice"} {
 		if !strings.Contains(got, want) {
 			t.Errorf("%q has no %q", got, want)

@@ -122,6 +122,10 @@ func TestRootInitialWindowOnAKnownPath(t *testing.T) {
 	if got := transfer(); got != 0 {
 		t.Errorf("the first connection began with a window of %d", got)
 	}
+	e := ask[api.Explanation](t, p, "explain", r.Addr4.String())
+	if f := e.Fields[len(e.Fields)-1]; f.Field != "init_cwnd" || !f.Kernel || f.Applied || !strings.Contains(f.Why, "of the 10 samples that are needed") {
+		t.Errorf("after one connection, it is explained as %+v", e.Fields)
+	}
 	most := uint16(0)
 	for n := 0; n < 100 && most == 0; n++ {
 		most = transfer()

@@ -142,6 +142,9 @@ func CC(name string) tcp.CC {
 const wifi = "least round-trip time 12ms (at least 1ms, below 30ms), 20 % of the connections that came within 3.69ms of it came within 610µs (below 60 %), " +
 	"round-trip times within a small connection differ by 1.9ms (at least 500µs), that is 15 % of the least one (at least 3 %)"
 
+// receivesLittle is why the first path of Snapshot has the kernel's receive window.
+const receivesLittle = "4 times what a connection received in a least round-trip time of 12.3ms (1.2 Mbit/s): that is 5 packets, and a window is raised from 66 on (the kernel announces 44 at first)"
+
 // snapshot returns an engine's state with two learned paths.
 func snapshot() *engine.Snapshot {
 	start := Now.Add(-3 * time.Hour)
@@ -289,6 +292,7 @@ func (f *Fake) Explain(_ context.Context, r api.ExplainRequest) (api.Explanation
 			{Setting: engine.Setting{Field: "syn_rto", Value: 125, Unit: "ms", Reason: "metrics",
 				Why: "srtt 15ms + 4 x rttvar 900us is 18.6ms; times 2 to 2.5, rounded up to the next allowed timeout"}, Applied: true},
 			{Setting: engine.Setting{Field: "rto_min", Value: 5000, Unit: "us", Reason: "rule", Why: "net.ipv4.tcp_rto_min_us was changed by the administrator"}},
+			{Setting: engine.Setting{Field: "init_rwnd", Reason: "metrics", Why: receivesLittle}, Kernel: true},
 		},
 		Arms: []api.ArmWeight{{CC: CC("bbr"), Weight: 0.95, Why: "best known"}, {CC: CC("cubic"), Weight: 0.05, Why: "still explored"}},
 		Mode: f.Snap.Mode, HoldOut: 0.02, Rollout: f.Snap.Rules[1].Rollout,
