@@ -40,6 +40,9 @@ func TestFirstWindowsAreStored(t *testing.T) {
 	if most, _ := windowOf(w, "198.51.100.7"); most != 32 {
 		t.Fatalf("at most %d, want 32", most)
 	}
+	if n := w.e.Summary(time.Unix(0, w.now)).Totals; n.InitialHalved != 1 || n.InitialLost != 20 || n.InitialPackets < 64 || n.InitialPackets%64 != 0 {
+		t.Errorf("counted %d packets of raised windows, %d lost, halved %d times", n.InitialPackets, n.InitialLost, n.InitialHalved)
+	}
 	kept, _ := memories(t, w.e, nil)
 	for name, c := range map[string]struct {
 		change func(m map[string]any)

@@ -63,6 +63,9 @@ func (e *Engine) ruleOf(s *tcp.Sample) *ruleState {
 		e.kinds[s.Kind]++
 		e.stoodFor[s.Kind] += uint64(max(1, s.StandsFor))
 	}
+	sent, lost := policy.FirstWindow(s)
+	e.totals.InitialPackets += uint64(sent)
+	e.totals.InitialLost += uint64(lost)
 	rs := e.rules.byClass[s.Class]
 	if rs == nil {
 		e.totals.Unattributed++
@@ -233,6 +236,7 @@ const halvedAgain = 10 * time.Minute
 // firstHalved has the bound of initial windows stored, and reports that they were halved.
 func (e *Engine) firstHalved(n *node, at int64) {
 	e.saves.add(n)
+	e.totals.InitialHalved++
 	f := n.first
 	if since := at - f.LoggedAt; f.LoggedAt != 0 && since >= 0 && since < int64(halvedAgain) {
 		return

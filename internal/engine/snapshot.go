@@ -236,24 +236,29 @@ type LeftToDefault struct {
 
 // Totals count since the engine started.
 type Totals struct {
-	Samples      map[string]uint64 `json:"samples"`             // by kind
-	Connections  map[string]uint64 `json:"connections"`         // that the samples stand for, by kind
-	Unattributed uint64            `json:"unattributed"`        // samples whose class no longer exists: begun under earlier rules, or an earlier process
-	Ignored      map[string]uint64 `json:"ignored"`             // samples not scored, by reason
-	Decisions    map[string]uint64 `json:"decisions"`           // policies written, by reason
-	Retired      map[string]uint64 `json:"retired"`             // arms retired on a path, by guard
-	RTOMinBarred map[string]uint64 `json:"rto_min_barred"`      // values of RTO_MIN found too short for a path, by value in seconds
-	Paths        int               `json:"paths"`               // beliefs in memory
-	PathLimit    int               `json:"path_limit"`          // greatest number of beliefs in memory
-	Evicted      uint64            `json:"evicted"`             // beliefs dropped because of the path limit
-	RolledBack   uint64            `json:"rolled_back"`         // rollouts that guards set to 0
-	Ticks        uint64            `json:"ticks"`               // rounds of decisions
-	TickTime     time.Duration     `json:"tick_ns"`             // time spent deciding and writing
-	Writes       uint64            `json:"writes"`              // policies written
-	WriteErrors  uint64            `json:"write_errors"`        // policies that could not be written
-	StoreErrors  uint64            `json:"store_errors"`        // beliefs that could not be saved
-	LastSaved    time.Time         `json:"last_saved,omitzero"` // zero is never
-	ObserveCount uint64            `json:"observe_count"`       // samples that updated a belief
+	Samples      map[string]uint64 `json:"samples"`        // by kind
+	Connections  map[string]uint64 `json:"connections"`    // that the samples stand for, by kind
+	Unattributed uint64            `json:"unattributed"`   // samples whose class no longer exists: begun under earlier rules, or an earlier process
+	Ignored      map[string]uint64 `json:"ignored"`        // samples not scored, by reason
+	Decisions    map[string]uint64 `json:"decisions"`      // policies written, by reason
+	Retired      map[string]uint64 `json:"retired"`        // arms retired on a path, by guard
+	RTOMinBarred map[string]uint64 `json:"rto_min_barred"` // values of RTO_MIN found too short for a path, by value in seconds
+	// Packets of raised initial windows, those of them that were lost, and how often paths had their windows halved because of that.
+	InitialPackets uint64 `json:"initial_window_packets"`
+	InitialLost    uint64 `json:"initial_window_lost_packets"`
+	InitialHalved  uint64 `json:"initial_windows_halved"`
+
+	Paths        int           `json:"paths"`               // beliefs in memory
+	PathLimit    int           `json:"path_limit"`          // greatest number of beliefs in memory
+	Evicted      uint64        `json:"evicted"`             // beliefs dropped because of the path limit
+	RolledBack   uint64        `json:"rolled_back"`         // rollouts that guards set to 0
+	Ticks        uint64        `json:"ticks"`               // rounds of decisions
+	TickTime     time.Duration `json:"tick_ns"`             // time spent deciding and writing
+	Writes       uint64        `json:"writes"`              // policies written
+	WriteErrors  uint64        `json:"write_errors"`        // policies that could not be written
+	StoreErrors  uint64        `json:"store_errors"`        // beliefs that could not be saved
+	LastSaved    time.Time     `json:"last_saved,omitzero"` // zero is never
+	ObserveCount uint64        `json:"observe_count"`       // samples that updated a belief
 }
 
 // Gain is by what factor connections are faster than those held out, with its interval.

@@ -113,6 +113,9 @@ func (s *scrape) engine(snap *engine.Snapshot) {
 	s.each(policyReasons, t.Decisions)
 	s.each(armsRetired, t.Retired)
 	s.each(rtoMinBars, t.RTOMinBarred)
+	s.one(firstPackets, float64(t.InitialPackets-t.InitialLost), "arrived")
+	s.one(firstPackets, float64(t.InitialLost), "lost")
+	s.one(firstHalved, float64(t.InitialHalved))
 	s.one(unattributed, float64(t.Unattributed))
 	s.one(learned, float64(t.ObserveCount))
 	s.one(ticks, float64(t.Ticks))
@@ -184,6 +187,7 @@ func (s *scrape) paths(paths []*engine.PathState, top int) {
 		s.one(networkPaths, float64(types[t]), t)
 	}
 	s.rtoMins(paths)
+	s.adapted(paths)
 	type key struct{ rule, cc string }
 	rest := map[string]float64{}   // samples by rule
 	counts := map[key][2]float64{} // connections, greedy ones
@@ -229,6 +233,29 @@ func (s *scrape) rtoMins(paths []*engine.PathState) {
 	}
 }
 
+// adapted counts the paths with values that were computed from their metrics, and those with a policer.
+func (s *scrape) adapted(paths []*engine.PathState) {
+	fields, suspected, found := map[string]int{}, 0, 0
+	for _, p := range paths {
+		for i := range p.Set {
+			if p.Set[i].Computed() {
+				fields[p.Set[i].Field]++
+			}
+		}
+		switch {
+		case p.RateLimit != 0:
+			found++
+		case p.RateLimitWhy != "":
+			suspected++
+		}
+	}
+	for f, n := range fields {
+		s.one(adaptedPaths, float64(n), f)
+	}
+	s.one(policerPaths, float64(suspected), "suspected")
+	s.one(policerPaths, float64(found), "found")
+}
+
 func (s *scrape) path(p *engine.PathState) {
 	scope := ""
 	if p.Scope != 0 {
@@ -244,6 +271,7 @@ func (s *scrape) path(p *engine.PathState) {
 		s.one(pathActive, float64(*p.Active), l...)
 	}
 	s.known(pathRateLimit, float64(p.RateLimit), l...)
+	s.known(pathCarried, float64(p.Carried), l...)
 	s.known(pathSsthresh, float64(p.Ssthresh), l...)
 	if p.DataSegs > 0 {
 		s.one(pathLoss, p.LossShare, l...)

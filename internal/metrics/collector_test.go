@@ -56,7 +56,7 @@ func full(paths int) *fake {
 		Totals: engine.Totals{
 			Samples: map[string]uint64{"close": 10, "interval": 3}, Connections: map[string]uint64{"close": 25, "interval": 3}, Ignored: map[string]uint64{"app-limited": 2},
 			Decisions: map[string]uint64{"learned": 5}, Retired: map[string]uint64{"marks-lost": 1}, RTOMinBarred: map[string]uint64{"0.05": 4}, Paths: paths, PathLimit: 20000, Ticks: 100, TickTime: 500 * time.Millisecond,
-			Writes: 5, LastSaved: start, ObserveCount: 11, Unattributed: 1,
+			InitialPackets: 100, InitialLost: 5, InitialHalved: 2, Writes: 5, LastSaved: start, ObserveCount: 11, Unattributed: 1,
 		},
 	}
 	for i := range paths {
@@ -64,7 +64,8 @@ func full(paths int) *fake {
 		key := path.Of(1, 0, addr, 24)
 		s.Paths = append(s.Paths, &engine.PathState{
 			Key: key, Rule: "web", Prefix: key.Prefix.String(), Samples: uint64(2 * (paths - i)),
-			PathMetrics: engine.PathMetrics{MinRTT: 12_000, SRTT: 15_000, RTTVar: 500, Rate: 1e6, ReceiveRate: 2e6, Ssthresh: 42, RateLimit: 3e6, LossShare: 0.01, DataSegs: 1000, RTOMin: 100 * time.Millisecond, RTOMinBarred: &engine.BarredRTOMin{RTOMin: 50 * time.Millisecond, Until: time.Unix(1_700_000_060, 0)}, Active: new(uint32(3)), Updated: time.Unix(1_700_000_000, 0), NetworkType: "lan"},
+			Set:         []engine.Setting{{Field: "init_cwnd", Value: 40, Reason: "metrics"}, {Field: "no_delay", Value: 1, Reason: "rule"}},
+			PathMetrics: engine.PathMetrics{MinRTT: 12_000, SRTT: 15_000, RTTVar: 500, Rate: 1e6, ReceiveRate: 2e6, Ssthresh: 42, Carried: 50, RateLimit: 3e6, LossShare: 0.01, DataSegs: 1000, RTOMin: 100 * time.Millisecond, RTOMinBarred: &engine.BarredRTOMin{RTOMin: 50 * time.Millisecond, Until: time.Unix(1_700_000_060, 0)}, Active: new(uint32(3)), Updated: time.Unix(1_700_000_000, 0), NetworkType: "lan"},
 			Arms: []engine.PathArm{
 				{CC: cc("bbr"), Weight: 0.75, Count: 8, Greedy: 7, Mean: 4.5, StdDev: 0.1, MinRTT: 12000, Rate: 1e6},
 				{CC: cc("cubic"), Weight: 0.25, Count: 2, Greedy: 1, Mean: 4.1, StdDev: 0.2, MinRTT: 13000, Rate: 9e5},

@@ -44,17 +44,26 @@ const (
 	endWindow = 1000
 )
 
+// FirstWindow returns how many packets of a raised initial window a connection sent, and how many of them were lost; 0 if
+// its window was not raised, or an earlier sample had them.
+func FirstWindow(s *tcp.Sample) (sent, lost uint32) {
+	if s.InitCwnd == 0 || s.Has(tcp.FlagLater) {
+		return 0, 0
+	}
+	sent = min(uint32(s.InitCwnd), sentOnce(s))
+	return sent, min(uint32(s.InitLost), sent)
+}
+
+// sentOnce is the number of packets that were sent, each counted once.
+func sentOnce(s *tcp.Sample) uint32 { return s.DataSegsOut - min(s.Retrans, s.DataSegsOut) }
+
 // Observe updates the bound by a sample. It reports whether windows were halved.
 func (f *FirstWindows) Observe(s *tcp.Sample) (halved bool) {
 	if f.ChangedAt-s.At > int64(clockSlack) { // the clock was set back
 		f.ChangedAt, f.CutAt = s.At, s.At
 	}
-	once := s.DataSegsOut - min(s.Retrans, s.DataSegsOut) // packets that were sent, each once
-	sent, lost := uint32(0), uint32(0)
-	if s.InitCwnd != 0 && !s.Has(tcp.FlagLater) {
-		sent = min(uint32(s.InitCwnd), once)
-		lost = min(uint32(s.InitLost), sent)
-	}
+	once := sentOnce(s)
+	sent, lost := FirstWindow(s)
 	f.OtherSent += float32(once-sent) - f.OtherSent/otherMemory
 	f.OtherLost += float32(min(s.Lost-min(lost, s.Lost), once-sent)) - f.OtherLost/otherMemory
 	if sent <= kernelWindow {
