@@ -362,6 +362,7 @@ type Pod struct {
 	NetNS       uint64            `json:"netns"` // cookie
 	Container   string            `json:"container_id"`
 	Cgroup      string            `json:"cgroup,omitempty"`
+	Recorded    bool              `json:"recorded"`              // by tcpilot-cni, at its start; if not, it was found by its processes
 	Annotations map[string]string `json:"annotations,omitempty"` // those of tcpilot.io, and those that rules name
 	Rules       []string          `json:"rules"`                 // rules for pods that match it, in the order of matching
 	Control     string            `json:"cc,omitempty"`          // congestion control that its annotation fixes

@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 
 	"github.com/moby/sys/mountinfo"
@@ -147,4 +148,34 @@ func OfProcess(pid int) (path string, err error) {
 		}
 	}
 	return "", fmt.Errorf("find cgroup of process %d: %w", pid, errNoCgroup2)
+}
+
+// First is the process with the least id in a cgroup and those below it; 0 if there is none. Of a container's or a pod's processes
+// it is usually the one that began first.
+func First(dir string) (pid int, err error) {
+	err = filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
+		if err != nil || !e.IsDir() {
+			return ignoreGone(err)
+		}
+		text, err := os.ReadFile(filepath.Join(path, "cgroup.procs"))
+		for line := range strings.Lines(string(text)) {
+			// 0 is a process that this PID namespace does not show.
+			if n, err := strconv.Atoi(strings.TrimSuffix(line, "\n")); err == nil && n != 0 && (pid == 0 || n < pid) {
+				pid = n
+			}
+		}
+		return ignoreGone(err)
+	})
+	if err != nil {
+		return 0, fmt.Errorf("list processes of cgroup: %w", err)
+	}
+	return pid, nil
+}
+
+// ignoreGone ignores errors of a cgroup that has ended, or that has no list of processes because it consists of threads.
+func ignoreGone(err error) error {
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENODEV) || errors.Is(err, unix.EOPNOTSUPP) {
+		return nil
+	}
+	return err
 }

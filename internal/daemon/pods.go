@@ -34,6 +34,7 @@ type pods struct {
 	mu      sync.Mutex // one reading at a time, until its rules are in force
 	syncs   sharedWork[api.PodSync]
 	checked map[podPlace]podCheck
+	found   foundPods
 	refused []api.RefusedPod // by the latest reading
 	failed  string           // why the latest reading failed
 }
@@ -151,6 +152,7 @@ func (d *Daemon) readPods(lookUp lookUpControls) {
 		}
 		refused = append(refused, bad)
 	}
+	here = append(here, d.withoutRecord(here, now, checked)...)
 	p.checked = checked
 	d.logRefused(refused)
 	p.refused = refused
@@ -363,7 +365,7 @@ func (d *Daemon) Pods(context.Context) (api.PodList, error) {
 		}
 		l.Pods = append(l.Pods, api.Pod{
 			Pod: v.names[p.Cookie], Namespace: p.Namespace, Name: p.Name, NetNS: p.Cookie, Container: p.Container, Cgroup: p.Cgroup,
-			Annotations: d.rules.shownAnnotations(p), Rules: d.rules.ofPod(p), Control: c.cc.String(), Warning: strings.Join(wrong, "; "), Since: p.Added,
+			Recorded: p.Interface != "", Annotations: d.rules.shownAnnotations(p), Rules: d.rules.ofPod(p), Control: c.cc.String(), Warning: strings.Join(wrong, "; "), Since: p.Added,
 			Connections: v.ended[p.Cookie].Load(), Routing: routing, BigTCP: big,
 		})
 		devices.showBandwidth(p, limits[p.Cookie], &l.Pods[len(l.Pods)-1])

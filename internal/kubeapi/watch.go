@@ -44,8 +44,9 @@ type Watcher struct {
 
 // object is a pod as the API server has it.
 type object struct {
-	uid         string
-	annotations map[string]string
+	uid             string
+	namespace, name string
+	annotations     map[string]string
 }
 
 func (o object) equal(p object) bool {
@@ -78,6 +79,17 @@ func (w *Watcher) Annotations(uid string) (annotations map[string]string, known 
 	return o.annotations, known
 }
 
+// Pods are the node's pods by their UIDs for the runtime, in no order, with their names and annotations only. A static pod has
+// a second UID, which no runtime knows.
+func (w *Watcher) Pods() (list []pod.Pod) {
+	w.mu.RLock()
+	defer w.mu.RUnlock()
+	for uid, o := range w.pods {
+		list = append(list, pod.Pod{UID: uid, Namespace: o.namespace, Name: o.name, Annotations: o.annotations})
+	}
+	return list
+}
+
 // UID is that of the pod's object at the API server; empty: not known yet.
 func (w *Watcher) UID(p *pod.Pod) string {
 	w.mu.RLock()
@@ -95,6 +107,8 @@ func (w *Watcher) UID(p *pod.Pod) string {
 type metadata struct {
 	Metadata struct {
 		UID             string            `json:"uid"`
+		Namespace       string            `json:"namespace"`
+		Name            string            `json:"name"`
 		ResourceVersion string            `json:"resourceVersion"`
 		Annotations     map[string]string `json:"annotations"`
 	} `json:"metadata"`
@@ -104,7 +118,9 @@ type metadata struct {
 // container runtime. At the API server the pod has another UID (pkg/kubelet/types: ConfigHashAnnotationKey).
 const configHash = "kubernetes.io/config.hash"
 
-func (m *metadata) object() object { return object{m.Metadata.UID, m.Metadata.Annotations} }
+func (m *metadata) object() object {
+	return object{m.Metadata.UID, m.Metadata.Namespace, m.Metadata.Name, m.Metadata.Annotations}
+}
 
 func (m *metadata) uids() []string {
 	if hash := m.Metadata.Annotations[configHash]; hash != "" {

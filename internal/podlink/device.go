@@ -19,6 +19,9 @@ type pair struct{ host, pod rtnetlink.Link }
 // returns the devices only if the kernel says that the one on the host and the one in the pod's network
 // namespace are the two ends of one pair.
 func find(p *pod.Pod) (pair, error) {
+	if p.Interface == "" {
+		return pair{}, errors.New("it began before tcpilot-cni, which records devices, was installed: restart the pod")
+	}
 	if p.HostIndex == 0 || p.Index == 0 {
 		return pair{}, errors.New("its record does not say which device it has: an older tcpilot-cni wrote it, or the device has no end on the host")
 	}
