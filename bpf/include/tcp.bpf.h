@@ -226,6 +226,7 @@ struct tcp_sock {
 	__u32 retrans_out;
 	__u8 is_cwnd_limited : 1;
 	__u32 mdev_us;
+	__u32 rttvar_us;
 	__u32 lost;
 	__u32 snd_ssthresh;
 	struct minmax rtt_min;

@@ -151,23 +151,17 @@ static __always_inline void follow_clamp(struct tcp_sock *tp, struct track *t,
  * option, and takes it back if none has it any more (peer_listen.bpf.h). */
 static __always_inline void follow_listener(struct tcp_sock *tp, const struct runtime_config *cfg)
 {
-	int flags = tp->bpf_sock_ops_cb_flags, flag = BPF_SOCK_OPS_WRITE_HDR_OPT_CB_FLAG, err;
 	bool wanted = cfg->requests & PEER_OPS, ours = bpf_sk_storage_get(&peer_callbacks, tp, 0, 0);
+	bool has = tp->bpf_sock_ops_cb_flags & BPF_SOCK_OPS_WRITE_HDR_OPT_CB_FLAG;
+	int err;
 
 	if (wanted)
 		netns_receive_note(tp);
-	if (wanted == ours || (wanted && ((flags & flag) || !attached_to(tp))))
+	if (wanted == ours || (wanted && (has || !attached_to(tp))))
 		return;
-	flags = wanted ? flags | flag : flags & ~flag;
-	err = bpf_setsockopt(tp, SOL_TCP, TCP_BPF_SOCK_OPS_CB_FLAGS, &flags, sizeof(flags));
-	if (err) {
+	err = peer_change_flag(tp, wanted);
+	if (err)
 		listeners_err = err;
-		return;
-	}
-	if (wanted)
-		peer_mark(tp);
-	else
-		bpf_sk_storage_delete(&peer_callbacks, tp);
 }
 
 SEC("iter/tcp")
@@ -241,10 +235,13 @@ int tcpilot_live(struct bpf_iter__tcp *ctx)
 		       l->track.stands_for ?: 1);
 	if (adopts && l->track.stands_for)
 		l->track.stands_for = 1;
-	/* After the sample, which has the values that were in use during its interval. */
-	follow_rto_min(tp, &l->track, cfg, p);
-	follow_delack_max(tp, &l->track, cfg, p);
-	follow_clamp(tp, &l->track, cfg, p);
+	/* After the sample, which has the values that were in use during its interval; from the second sample on, because the
+	 * policy of a young connection is not looked up. */
+	if (l->last.at_ns) {
+		follow_rto_min(tp, &l->track, cfg, p);
+		follow_delack_max(tp, &l->track, cfg, p);
+		follow_clamp(tp, &l->track, cfg, p);
+	}
 	if (!active)
 		return 0;
 	if (l->marks || (p && (p->set & ACK_MARK_BITS)))

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* The maps that more than one object of this folder uses. sockops.bpf.c creates them; iter.bpf.c
- * and limits.bpf.c are loaded with them in place of their own (internal/datapath). A map
+/* The maps that more than one object of this folder uses. sockops.bpf.c creates them; iter.bpf.c,
+ * limits.bpf.c and release.bpf.c are loaded with them in place of their own (internal/datapath). A map
  * that one object alone uses is in its .bpf.c.
  */
 #ifndef TCPILOT_MAPS_BPF_H

@@ -50,4 +50,21 @@ static __always_inline bool peer_mark(void *sk)
 	return bpf_sk_storage_get(&peer_callbacks, sk, 0, BPF_SK_STORAGE_GET_F_CREATE);
 }
 
+/* Sets the flag on a socket that a walk finds, or takes it back. Returns the error of the kernel, which needs to be
+ * Linux 6.12. */
+static __always_inline int peer_change_flag(struct tcp_sock *tp, bool on)
+{
+	int flags = tp->bpf_sock_ops_cb_flags, flag = BPF_SOCK_OPS_WRITE_HDR_OPT_CB_FLAG, err;
+
+	flags = on ? flags | flag : flags & ~flag;
+	err = bpf_setsockopt(tp, SOL_TCP, TCP_BPF_SOCK_OPS_CB_FLAGS, &flags, sizeof(flags));
+	if (err)
+		return err;
+	if (on)
+		peer_mark(tp);
+	else
+		bpf_sk_storage_delete(&peer_callbacks, tp);
+	return 0;
+}
+
 #endif

@@ -27,9 +27,9 @@ func (a *app) run() *cobra.Command {
 		Short: "Run the daemon in the foreground",
 		Long: `Run the daemon: attach the eBPF programs, tune new connections, learn from their
 samples, and answer on the socket. It needs root. SIGHUP reads the configuration
-again. SIGINT and SIGTERM end the daemon and undo everything. With --keep-attached,
-the programs stay in the kernel, where they stop setting anything when the lease
-expires, and the next daemon adopts them without a gap.`,
+again. SIGINT and SIGTERM end the daemon and undo what 'tcpilot detach' undoes. With
+--keep-attached, the programs stay in the kernel, where they stop setting anything
+when the lease expires, and the next daemon adopts them without a gap.`,
 		Example: "  sudo tcpilot run\n  sudo tcpilot run --config ./tcpilot.yaml",
 		Args:    console.Args(0, 0, ""),
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -105,6 +105,12 @@ func (a *app) detach() *cobra.Command {
 		Long: `Remove every program and policy, undo every setting, and end the daemon. If no
 daemon runs, this command removes what an earlier one left in the kernel, and then
 needs root. What was learned stays on disk.
+
+Running connections get back what they had before rate limits, before adapted values
+of delack_max, cwnd_clamp and max_pacing_rate, and before ack_priority and ack_dscp,
+unless an application or another program has changed it since. They keep their
+congestion control, the windows that they began with, mostly RTO_MIN, and what other
+fields of a rule's 'set' gave them.
 
 With --pods, only the programs at the network devices of pods are removed, and
 devices get back the sizes of packets that they had (BIG TCP). The daemon goes on:

@@ -247,7 +247,7 @@ func (d *Daemon) openDatapath(cfg *config.Config, u *undo.Stack) error {
 		if d.keep() {
 			return d.dp.Close()
 		}
-		return errors.Join(d.undoLimits(), d.undoListeners(), d.dp.Detach())
+		return errors.Join(releaseConnections(d.bpffs), d.dp.Detach())
 	})
 	return nil
 }

@@ -3,7 +3,6 @@ package daemon
 import (
 	"cmp"
 	"context"
-	"errors"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -103,21 +102,6 @@ func (d *Daemon) followLimits(list *host.NetNSList) {
 	if _, err := d.inAll(list, d.dp.FollowLimits); err != nil {
 		d.log.Warn("running connections follow rate limits when they send next", "error", err)
 	}
-}
-
-// undoLimits gives running connections back what they had before limits.
-func (d *Daemon) undoLimits() error {
-	if !d.dp.LimitsUsed() {
-		return nil
-	}
-	if err := d.dp.EndLimits(); err != nil {
-		return err
-	}
-	list, err := host.NewNetNSList()
-	if err != nil {
-		return err
-	}
-	return errors.Join(inAllNetNS(list, d.dp.FollowLimits), list.Close())
 }
 
 // limitCounts is what the rate limits of rules do now.

@@ -280,15 +280,15 @@ func removePins(bpffs string) (err error) {
 		return err
 	}
 	_, err = podlink.Remove(podPins(bpffs))
-	return errors.Join(err, releaseLimits(bpffs), datapath.Remove(bpffs))
+	return errors.Join(err, releaseConnections(bpffs), datapath.Remove(bpffs))
 }
 
-// releaseLimits gives connections back what they had before the limits of a daemon that is gone.
-func releaseLimits(bpffs string) error {
+// releaseConnections gives running connections back what they had before this daemon, or one that is gone.
+func releaseConnections(bpffs string) error {
 	list, err := host.NewNetNSList()
 	if err != nil {
 		return err
 	}
-	err = datapath.ReleaseLimits(bpffs, func(walk func() error) error { return inAllNetNS(list, walk) })
+	err = datapath.Release(bpffs, func(walk func() error) error { return inAllNetNS(list, walk) })
 	return errors.Join(err, list.Close())
 }

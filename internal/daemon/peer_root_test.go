@@ -73,50 +73,48 @@ func TestRootPeerOptionOnlyInHandshakes(t *testing.T) {
 
 // Listeners that are older than the daemon are asked for the option while it runs, and not any more after it.
 func TestRootListenersLoseTheirFlag(t *testing.T) {
-	p := newPlace(t)
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	connect := func() {
-		t.Helper()
-		c, err := net.Dial("tcp", l.Addr().String())
-		if err != nil {
-			t.Fatal(err)
-		}
-		s, err := l.Accept()
-		if err != nil {
-			t.Fatal(err)
-		}
-		c.Close()
-		s.Close()
-	}
-	asked := testenv.CountCallbacks(t, p.cgroup.Path, unix.BPF_SOCK_OPS_HDR_OPT_LEN_CB, 0)
-	connect()
-	if n := asked(); n != 0 {
-		t.Fatalf("before the daemon, options were asked for %d times", n)
-	}
-	p.rules(t, `rules: [{name: all, match: {remote: [127.0.0.0/8], direction: incoming}, learn: {hold_out: 0}, adapt: [peer_option]}]`)
-	text, err := os.ReadFile(p.config)
-	must(t, err)
-	must(t, os.WriteFile(p.config, bytes.Replace(text, []byte("interval: 0"), []byte("interval: 1s"), 1), 0o600)) // walks
-	d := p.start(t)
-	for end := time.Now().Add(20 * time.Second); asked() == 0; time.Sleep(50 * time.Millisecond) {
-		connect()
-		if s := d.status(t); slices.ContainsFunc(s.Features, func(f api.Feature) bool { return !f.Active && f.Why != "" && f.Wanted }) {
-			d.stop(t)
-			testenv.Missing(t, "TCP_BPF_SOCK_OPS_CB_FLAGS (Linux 6.12)")
-		}
-		if time.Now().After(end) {
-			t.Fatal("the listener is not asked for options")
-		}
-	}
-	d.stop(t)
-	before := asked()
-	connect()
-	if n := asked(); n != before {
-		t.Errorf("after the daemon, options were asked for %d times", n-before)
+	for name, end := range ends {
+		t.Run(name, func(t *testing.T) {
+			p := newPlace(t)
+			l, err := net.Listen("tcp", "127.0.0.1:0")
+			must(t, err)
+			defer l.Close()
+			connect := func() {
+				t.Helper()
+				c, err := net.Dial("tcp", l.Addr().String())
+				must(t, err)
+				s, err := l.Accept()
+				must(t, err)
+				c.Close()
+				s.Close()
+			}
+			asked := testenv.CountCallbacks(t, p.cgroup.Path, unix.BPF_SOCK_OPS_HDR_OPT_LEN_CB, 0)
+			connect()
+			if n := asked(); n != 0 {
+				t.Fatalf("before the daemon, options were asked for %d times", n)
+			}
+			p.rules(t, `rules: [{name: all, match: {remote: [127.0.0.0/8], direction: incoming}, learn: {hold_out: 0}, adapt: [peer_option]}]`)
+			text, err := os.ReadFile(p.config)
+			must(t, err)
+			must(t, os.WriteFile(p.config, bytes.Replace(text, []byte("interval: 0"), []byte("interval: 1s"), 1), 0o600)) // walks
+			d := p.start(t, func(o *Options) { o.KeepAttached = end.keep })
+			for until := time.Now().Add(20 * time.Second); asked() == 0; time.Sleep(50 * time.Millisecond) {
+				connect()
+				if s := d.status(t); slices.ContainsFunc(s.Features, func(f api.Feature) bool { return !f.Active && f.Why != "" && f.Wanted }) {
+					d.stop(t)
+					testenv.Missing(t, "TCP_BPF_SOCK_OPS_CB_FLAGS (Linux 6.12)")
+				}
+				if time.Now().After(until) {
+					t.Fatal("the listener is not asked for options")
+				}
+			}
+			end.undo(t, p, d)
+			before := asked()
+			connect()
+			if n := asked(); n != before {
+				t.Errorf("after the daemon, options were asked for %d times", n-before)
+			}
+		})
 	}
 }
 

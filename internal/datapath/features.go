@@ -29,7 +29,7 @@ const (
 // Features lists which parts are active.
 func (d *Datapath) Features() []Feature {
 	out := []Feature{{featureSockops, nil}, {featureReport, d.reportErr}, {featureEnds, d.endsErr}, {featureLive, d.liveErr}, {featureLimits, d.limits.err}}
-	if d.AsksListeners() {
+	if d.asksListeners() {
 		out = append(out, Feature{featureOld, d.oldListeners()})
 	}
 	if err := d.synAcks(); err != nil {
@@ -74,9 +74,7 @@ func TryLoad() []Feature {
 		_ = it.Close()
 	}
 	var l limits
-	out[4].Err = l.load(0, func(spec *ebpf.CollectionSpec) (map[string]*ebpf.Map, error) {
-		return objs.sockopsMaps.replacements(spec), nil
-	})
+	out[4].Err = l.load(&objs.sockopsMaps, 0)
 	_ = l.close()
 	return out
 }

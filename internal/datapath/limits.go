@@ -6,8 +6,6 @@ import (
 	"io"
 	"maps"
 	"math"
-	"os"
-	"path/filepath"
 	"slices"
 	"sync"
 	"unsafe"
@@ -51,15 +49,15 @@ func (d *Datapath) loadLimits() {
 		deleteWhere(d.maps.Limits, func(*uint64) bool { return true }),
 		deleteWhere(d.maps.LimitShares, func(*uint64) bool { return true }),
 		deleteWhere(d.maps.LimitEnded, func(*uint64) bool { return true }),
-		l.load(d.cgroupID, func(spec *ebpf.CollectionSpec) (map[string]*ebpf.Map, error) { return d.maps.replacements(spec), nil }))
+		l.load(d.maps, d.cgroupID))
 	if l.err != nil {
 		d.log.Warn("rate limits are divided by the number of connections only", "error", l.err)
 	}
 }
 
-// load loads the programs with maps that exist already, which find returns by their names. Connections without state come
-// under limits only below the cgroup of the given id; 0 is any.
-func (l *limits) load(cgroup uint64, find func(*ebpf.CollectionSpec) (map[string]*ebpf.Map, error)) error {
+// load loads the programs with the maps of the hooks. Connections without state come under limits only below
+// the cgroup of the given id; 0 is any.
+func (l *limits) load(m *sockopsMaps, cgroup uint64) error {
 	spec, err := loadLimits()
 	if err != nil {
 		return fmt.Errorf("read embedded object limits: %w", err)
@@ -67,11 +65,7 @@ func (l *limits) load(cgroup uint64, find func(*ebpf.CollectionSpec) (map[string
 	if err := spec.Variables[limitsVarAttachedCgroup].Set(cgroup); err != nil {
 		return fmt.Errorf("set cgroup: %w", err)
 	}
-	shared, err := find(spec)
-	if err != nil {
-		return err
-	}
-	if err := spec.LoadAndAssign(&l.objs, withMaps(spec, shared)); err != nil {
+	if err := spec.LoadAndAssign(&l.objs, withMaps(spec, m.replacements(spec))); err != nil {
 		return explainLoad("limits", err)
 	}
 	if l.list, err = link.AttachIter(link.IterOptions{Program: l.objs.TcpilotLimited, Map: l.objs.Limited}); err != nil {
@@ -215,29 +209,6 @@ func (d *Datapath) endLimit(key uint64) error {
 	return nil
 }
 
-// LimitsUsed reports whether connections may be under a limit, or may have been.
-func (d *Datapath) LimitsUsed() bool {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return d.config.Limits != 0
-}
-
-// EndLimits ends all rate limits, for FollowLimits to undo what running connections have of them.
-func (d *Datapath) EndLimits() error {
-	err := d.SetLimits(nil)
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	l := &d.limits
-	l.mu.Lock()
-	paths := l.paths
-	l.paths = map[uint64]limit.Limit{}
-	l.mu.Unlock()
-	for key := range paths {
-		err = errors.Join(err, d.endLimit(key))
-	}
-	return err
-}
-
 // Limits returns the rate limits in force, with the bytes that ended connections have sent under each.
 func (d *Datapath) Limits() map[uint64]limit.Limit {
 	l := &d.limits
@@ -337,43 +308,6 @@ func (d *Datapath) WriteShares(r *limit.Result) error {
 	return nil
 }
 
-// ReleaseLimits ends the limits of a process that is gone, and gives connections back the pacing rates
-// that they had before. walk must call its argument in all network namespaces.
-func ReleaseLimits(bpffs string, walk func(func() error) error) error {
-	dir := filepath.Join(PinDir(bpffs), pinVersion)
-	if _, err := os.Stat(filepath.Join(dir, "limits")); errors.Is(err, os.ErrNotExist) {
-		return nil // of another version, or never used
-	}
-	l := &limits{}
-	var pinned []*ebpf.Map
-	defer func() {
-		for _, m := range pinned {
-			_ = m.Close()
-		}
-	}()
-	err := l.load(0, func(spec *ebpf.CollectionSpec) (map[string]*ebpf.Map, error) {
-		maps := map[string]*ebpf.Map{}
-		for name := range spec.Maps {
-			if !shared(name) {
-				continue
-			}
-			m, err := ebpf.LoadPinnedMap(filepath.Join(dir, name), nil)
-			if err != nil {
-				return nil, fmt.Errorf("open pinned map %s: %w", name, err)
-			}
-			maps[name], pinned = m, append(pinned, m)
-		}
-		return maps, nil
-	})
-	if err == nil {
-		err = deleteWhere(l.objs.Limits, func(*uint64) bool { return true })
-	}
-	if err == nil {
-		err = walk(func() error { return followLimits(l.walk) })
-	}
-	return errors.Join(err, l.close())
-}
-
 // FollowLimits brings the connections of the calling thread's network namespace in line with the
 // limits in force: also those that are idle, and those whose rule had no limit when they began.
 func (d *Datapath) FollowLimits() error {
@@ -384,17 +318,5 @@ func (d *Datapath) FollowLimits() error {
 	if walk == nil {
 		return l.err
 	}
-	return followLimits(walk)
-}
-
-func followLimits(walk *link.Iter) error {
-	r, err := walk.Open()
-	if err != nil {
-		return fmt.Errorf("open TCP iterator for limits: %w", err)
-	}
-	defer r.Close()
-	if _, err := io.Copy(io.Discard, r); err != nil {
-		return fmt.Errorf("walk TCP sockets for limits: %w", err)
-	}
-	return nil
+	return walkSockets(walk)
 }

@@ -325,20 +325,3 @@ func TestRootLimitSurvivesARestart(t *testing.T) {
 		t.Errorf("pacing rates %d and %d after a restart with another limit, want half of it each", a, b)
 	}
 }
-
-// The limits that a daemon left when it ended are undone without it, also on idle connections.
-func TestRootLimitIsUndoneWithoutADaemon(t *testing.T) {
-	r := limitRig(t, limit.Limit{Rate: 4e6})
-	client, server := r.pair(t, "127.0.0.1:0")
-	r.crash(t)
-	must(t, ReleaseLimits(r.opt.BPFFS, func(walk func() error) error {
-		var err error
-		r.ns.Do(t, func() { err = walk() })
-		return err
-	}))
-	if a, b := pacingOf(t, client), pacingOf(t, server); a != noPacing || b != noPacing {
-		t.Errorf("pacing rates %d and %d, want none", a, b)
-	}
-	must(t, ReleaseLimits(t.TempDir(), nil)) // nothing is there
-	r.open(t)
-}

@@ -25,8 +25,8 @@ func (l *listeners) changed(before, now uint32) {
 	l.set = true
 }
 
-// AsksListeners reports whether some rule has the peer option, so that listeners have a flag.
-func (d *Datapath) AsksListeners() bool {
+// asksListeners reports whether some rule has the peer option, so that listeners have a flag.
+func (d *Datapath) asksListeners() bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.config.Requests&requestMask(1<<tcp.PeerOption, 0) != 0

@@ -131,6 +131,11 @@ func (d *Datapath) SampleLive() error {
 		d.walking.begin()
 		defer d.walking.end()
 	}
+	return walkSockets(it)
+}
+
+// walkSockets runs the program of a TCP iterator for the sockets of the calling thread's network namespace.
+func walkSockets(it *link.Iter) error {
 	r, err := it.Open()
 	if err != nil {
 		return fmt.Errorf("open TCP iterator: %w", err)

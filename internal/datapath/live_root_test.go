@@ -114,6 +114,25 @@ func TestRootIntervalsSumUp(t *testing.T) {
 	}
 }
 
+// The first walk that finds a connection leaves it the values that it has.
+func TestRootFirstWalkKeepsValues(t *testing.T) {
+	r := newRig(t)
+	r.needLive(t)
+	r.policy(t, released)
+	must(t, r.SetSettings(Settings{Fields: 1<<tcp.NumFields - 1, Interval: 5 * time.Millisecond}))
+	c, s := r.pair(t, "127.0.0.1:0")
+	is := intervalOf(c)
+	for walk := range 3 { // a sample has the values from before the walk
+		exchange(t, c, s, 1000)
+		time.Sleep(10 * time.Millisecond)
+		r.walk(t, r.ns)
+		r.caughtUp(t)
+		if got := r.latest(is); ssthreshOf(t, c) >= 400 || micros32(got.RTOMin) >= kernelRTOMin || micros32(got.DelackMax) >= kernelDelackMax {
+			t.Errorf("after walk %d: clamp %d, sample with RTO_MIN %v, DELACK_MAX %v", walk, ssthreshOf(t, c), got.RTOMin, got.DelackMax)
+		}
+	}
+}
+
 // TestRootHalfClosedIsSampled: after a FIN data may flow in one direction for a long
 // time.
 func TestRootHalfClosedIsSampled(t *testing.T) {
