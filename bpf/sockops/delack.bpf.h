@@ -27,10 +27,11 @@ static __always_inline void follow_delack_max(struct tcp_sock *tp, struct track 
 
 	if (p && (p->set & p->adapted & ~cfg->yield & DELACK_MAX_BIT))
 		us = p->value[FIELD_DELACK_MAX];
+	us = running_timer(p, us);
 	/* The peer was told a bound, from which its RTO_MIN follows. */
 	if (t->told_ms && t->delack_max && us_to_jiffies(us) > t->delack_max)
 		return;
-	t->delack_max = follow_timer(tp, t, cfg, p, us, TCP_BPF_DELACK_MAX,
+	t->delack_max = follow_timer(tp, t, cfg, us, TCP_BPF_DELACK_MAX,
 				     tp->inet_conn.icsk_delack_max, t->delack_max, true);
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 /* Gives running connections back what they had before tcpilot: the kernel's DELACK_MAX, clamp of the congestion
- * window, priority and DSCP, the pacing rate of their application, and the kernel's RTO_MIN if that does no harm (takes_kernel_rto_min). What
+ * window, priority and DSCP, the pacing rate of their application, and the kernel's RTO_MIN if that lengthens the timeout. What
  * others have chosen since is kept. Listeners lose the flag for the peer option. Loaded only for walks over all sockets when a daemon
  * stops, or to detach what an earlier one left.
  *
@@ -20,14 +20,6 @@ struct bpf_iter__tcp {
 
 /* Connections that kept their clamp, because they recover from losses (follow_share), since user space cleared it. */
 __u32 clamps_left;
-
-/* Once a connection has measured its round trips, a greater RTO_MIN does not lengthen its timeout, which is srtt plus
- * rttvar_us: tcp_rtt_estimator raises rttvar_us only if the measured variation exceeds RTO_MIN. If round trips begin to vary, but by less, the
- * timeout stays as it is, and is too short. With its present RTO_MIN, the timeout follows the variation. */
-static __always_inline bool takes_kernel_rto_min(struct tcp_sock *tp)
-{
-	return !tp->srtt_us || tp->rttvar_us >= KERNEL_TIMER_US;
-}
 
 static __always_inline void release_clamp(struct tcp_sock *tp, struct track *t)
 {
@@ -66,8 +58,7 @@ int tcpilot_release(struct bpf_iter__tcp *ctx)
 	if (!t)
 		return 0;
 	/* As if its path had no policy any more. */
-	if (takes_kernel_rto_min(tp))
-		follow_rto_min(tp, t, cfg, NULL);
+	follow_rto_min(tp, t, cfg, NULL);
 	follow_delack_max(tp, t, cfg, NULL);
 	release_clamp(tp, t);
 	if (l)

@@ -93,14 +93,24 @@ static __always_inline void peer_shorten_rto_min(void *ctx, struct tcp_sock *tp,
 		t->rto_min = change_rto_min(ctx, tp, was, us);
 }
 
+/* Whether a connection's timeout follows a greater RTO_MIN. Once round trips are measured, it is srtt plus rttvar_us, which
+ * tcp_rtt_estimator raises only if the measured variation exceeds RTO_MIN. If round trips begin to vary, but by less, the
+ * timeout stays as it is, and is too short. With a smaller RTO_MIN, it follows the variation. */
+static __always_inline bool lengthens_timeout(const struct tcp_sock *tp, __u32 us)
+{
+	return !tp->srtt_us || tp->rttvar_us >= us;
+}
+
 /* Without SACK it is not shortened, as at the beginning. */
 static __always_inline void follow_rto_min(struct tcp_sock *tp, struct track *t,
 					   const struct runtime_config *cfg,
 					   const struct path_policy *p)
 {
-	__u32 us = p ? rto_min_of(p, ~cfg->yield, t) : KERNEL_TIMER_US;
+	__u32 us = running_timer(p, p ? rto_min_of(p, ~cfg->yield, t) : 0);
 
-	t->rto_min = follow_timer(tp, t, cfg, p, us, TCP_BPF_RTO_MIN,
+	if (t->rto_min && us_to_jiffies(us) > t->rto_min && !lengthens_timeout(tp, us))
+		return;
+	t->rto_min = follow_timer(tp, t, cfg, us, TCP_BPF_RTO_MIN,
 				  tp->inet_conn.icsk_rto_min, t->rto_min, tcp_has_sack(tp));
 }
 

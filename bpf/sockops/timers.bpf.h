@@ -29,18 +29,21 @@ static __always_inline __u32 change_timer(void *ctx, struct tcp_sock *tp, int op
 	return us == KERNEL_TIMER_US ? 0 : us_to_jiffies(us);
 }
 
-/* Gives a running connection the value `us` of its path: the kernel's if all connections of the path
- * are in the hold-out, or if the path has no policy any more (p is NULL). given is what struct track
- * remembers, in jiffies; returns what it should remember. */
-static __always_inline __u32 follow_timer(struct tcp_sock *tp, const struct track *t,
-					  const struct runtime_config *cfg, const struct path_policy *p,
-					  __u32 us, int option, __u32 has, __u32 given, bool may_shorten)
+/* What running connections of a path should have: `us`, or the kernel's value if all connections of the path are
+ * in the hold-out, or if the path has no policy any more (p is NULL). */
+static __always_inline __u32 running_timer(const struct path_policy *p, __u32 us)
 {
-	__u32 was = given ?: us_to_jiffies(KERNEL_TIMER_US), now;
+	return !p || p->hold_out >= 1 << 16 ? KERNEL_TIMER_US : us;
+}
 
-	if (!p || p->hold_out >= 1 << 16)
-		us = KERNEL_TIMER_US;
-	now = us_to_jiffies(us);
+/* Gives a running connection a value in microseconds. given is what struct track remembers, in jiffies; returns what it should
+ * remember. */
+static __always_inline __u32 follow_timer(struct tcp_sock *tp, const struct track *t,
+					  const struct runtime_config *cfg, __u32 us, int option,
+					  __u32 has, __u32 given, bool may_shorten)
+{
+	__u32 was = given ?: us_to_jiffies(KERNEL_TIMER_US), now = us_to_jiffies(us);
+
 	if (now == was || has != was || (t->flags & (F_HOLD_OUT | F_ADOPTED)))
 		return given;
 	/* Under newer rules, the connection may have another class, or be left alone. */

@@ -86,12 +86,14 @@ func findPods(missing map[string]pod.Pod, now time.Time, to map[string]pod.Pod) 
 		if err != nil || !e.IsDir() {
 			return nil // it has ended meanwhile
 		}
-		if p, ok := missing[pod.UIDOfCgroup(e.Name())]; ok {
-			if p.NetNS, p.Cookie, err = netNSOfCgroup(path); err == nil {
-				p.Cgroup, p.Added = strings.TrimPrefix(path, root), now
-				to[p.UID] = p
+		if uid := pod.UIDOfCgroup(e.Name()); uid != "" {
+			if p, ok := missing[uid]; ok {
+				if p.NetNS, p.Cookie, err = netNSOfCgroup(path); err == nil {
+					p.Cgroup, p.Added = strings.TrimPrefix(path, root), now
+					to[uid] = p
+				}
 			}
-			return fs.SkipDir
+			return fs.SkipDir // what is below may be named by the pod, which could claim to be another one
 		}
 		if strings.Count(strings.TrimPrefix(path, root), "/") >= podDepth {
 			return fs.SkipDir

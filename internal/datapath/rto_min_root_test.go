@@ -152,8 +152,8 @@ func TestRootAdaptedRTOMinOfARoute(t *testing.T) {
 	}
 }
 
-// Running connections get their path's value at the next walk: a shorter one, a longer one, or
-// the kernel's. The hold-out, and what an application chose meanwhile, stay as they are.
+// Running connections get a shorter value of their path at the next walk. They keep it when the path gets a longer one, or the
+// kernel's: these would not lengthen their timeout. The hold-out, and what an application chose meanwhile, stay as they are.
 func TestRootRunningConnectionsFollowRTOMin(t *testing.T) {
 	r := newRig(t)
 	r.needLive(t)
@@ -185,10 +185,10 @@ func TestRootRunningConnectionsFollowRTOMin(t *testing.T) {
 	}{
 		{"lowered", rtoMin(50_000), 50_000},
 		{"lower", rtoMin(25_000), 25_000},
-		{"raised", rtoMin(100_000), 100_000},
-		{"the kernel's", nil, kernelRTOMin},
-		{"lowered again", rtoMin(50_000), 50_000},
-		{"all are in the hold-out", func(p *path.Policy) { rtoMin(50_000)(p); p.HoldOut = 1 << 16 }, kernelRTOMin},
+		{"raised", rtoMin(100_000), 25_000},
+		{"the kernel's", nil, 25_000},
+		{"lower again", rtoMin(10_000), 10_000},
+		{"all are in the hold-out", func(p *path.Policy) { rtoMin(10_000)(p); p.HoldOut = 1 << 16 }, 10_000},
 	} {
 		policy(x.policy)
 		walk()
@@ -198,6 +198,50 @@ func TestRootRunningConnectionsFollowRTOMin(t *testing.T) {
 		if got := micros32(r.latest(isOut).RTOMin); got+1000 < kernelRTOMin {
 			t.Errorf("%s: hold-out has an RTO_MIN of %d us", x.name, got)
 		}
+	}
+}
+
+// A connection that has measured its round trips keeps its RTO_MIN as long as they vary little: with a longer one, its timeout would
+// stay as it is, and not follow when they vary more.
+func TestRootTimeoutsFollowTheVariation(t *testing.T) {
+	for name, then := range map[string]func(t *testing.T, r *rig, c, s net.Conn){
+		"released": func(t *testing.T, r *rig, _, _ net.Conn) { r.release(t, nothing) },
+		"raised": func(t *testing.T, r *rig, c, s net.Conn) {
+			r.needLive(t)
+			r.policy(t, rtoMin(100_000))
+			must(t, r.SetSettings(Settings{Interval: 10 * time.Millisecond}))
+			for range 3 {
+				exchange(t, c, s, 1000)
+				time.Sleep(15 * time.Millisecond)
+				r.completeWalk(t)
+				r.caughtUp(t)
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) { followsTheVariation(t, then) })
+	}
+}
+
+func followsTheVariation(t *testing.T, then func(t *testing.T, r *rig, c, s net.Conn)) {
+	r := newRig(t)
+	r.policy(t, rtoMin(50_000))
+	c, s := r.pair(t, "127.0.0.1:0")
+	follow(t, c, s)
+	then(t, r, c, s)
+	for i := range 40 {
+		exchange(t, c, s, 1)
+		if i%2 != 0 {
+			time.Sleep(60 * time.Millisecond) // the ACK is delayed by 40 ms
+		}
+		exchange(t, s, c, 1)
+	}
+	info := tcpInfo(t, c)
+	if info.Rttvar < 5000 {
+		t.Fatalf("round trips of %d us vary by %d us", info.Rtt, info.Rttvar)
+	}
+	// RFC 6298 (2.3), rounded down to a tick of the clock. The kernel lowers the variation by a quarter of the difference in each round trip.
+	if want := info.Rtt + 3*info.Rttvar; info.Rto < want {
+		t.Errorf("round trips of %d us vary by %d us: timeout %d us, want %d or more", info.Rtt, info.Rttvar, info.Rto, want)
 	}
 }
 

@@ -26,6 +26,16 @@ func TestRootPodsWithoutARecord(t *testing.T) {
 		return w.agent(t, w.remotes[1].Host, c)
 	}
 	first, second := scope("1"), scope("2")
+	// The pod claims to be another one.
+	const other = "11111111-1111-1111-1111-111111111111"
+	claimed, err := slice.Child(w.net, "pod"+other)
+	must(t, err)
+	w.agent(t, w.remotes[1].Host, claimed)
+	// A pod that uses the host's network has no connections of its own.
+	const host = "22222222-2222-2222-2222-222222222222"
+	inHost, err := w.cgroup.Child(w.net, "pod"+host)
+	must(t, err)
+	ofHost := w.agent(t, w.star.Client, inHost)
 	n := newNode(t, w)
 	n.startDaemon(t)
 	defer n.stop(t)
@@ -42,10 +52,11 @@ func TestRootPodsWithoutARecord(t *testing.T) {
 	put := func(annotations map[string]string) {
 		n.api.Put(kubeapitest.Pod{Namespace: "shop", Name: "web-1", UID: uid, Node: "here", Annotations: annotations})
 	}
-	// A pod of the host's network is no pod of its own, whatever its processes do.
-	n.api.Put(kubeapitest.Pod{Namespace: "shop", Name: "web-none", UID: "00000000-0000-0000-0000-000000000000", Node: "here"})
+	n.api.Put(kubeapitest.Pod{Namespace: "shop", Name: "db", UID: other, Node: "here", Annotations: map[string]string{"tcpilot.io/congestion-control": "cubic"}})
+	n.api.Put(kubeapitest.Pod{Namespace: "shop", Name: "web-host", UID: host, Node: "here"})
 	put(nil)
 	expectCC("found", first, "reno")
+	expectCC("in the host's network", ofHost, "cubic")
 	list := ask[api.PodList](t, n.tcpilot, "pods").Pods
 	if len(list) != 1 || list[0].Pod != "shop/web-1" || list[0].Recorded || !strings.HasSuffix(list[0].Cgroup, ".slice") {
 		t.Errorf("%+v", list)
