@@ -340,7 +340,7 @@ func roundedRTOMin(us uint64) uint64 {
 	return 50_000
 }
 
-// Running connections follow the value of their path, and keep the delay of ACKs that their peer was told.
+// Running connections follow the value of their path if it is shorter, and keep the delay of ACKs that their peer was told.
 func TestRootPeerOptionOfRunningConnections(t *testing.T) {
 	p := newPeers(t)
 	p.needLive(t)
@@ -357,7 +357,7 @@ func TestRootPeerOptionOfRunningConnections(t *testing.T) {
 			q.Adapted = 1 << tcp.DelackMax
 		}
 	}
-	policy(shortened(2000))
+	policy(shortened(25_000))
 	l := p.listen(t, nil)
 	c := dial(t, p.near.NS, l.Addr().String(), nil)
 	s := accept(t, l)
@@ -367,10 +367,10 @@ func TestRootPeerOptionOfRunningConnections(t *testing.T) {
 		policy func(*path.Policy)
 		want   uint64
 	}{
-		{"as it began", shortened(2000), roundedRTOMin(2000 + delack + tick())},
-		{"the path needs more", shortened(25_000), roundedRTOMin(25_000 + delack + tick())},
-		{"nothing is known", shortened(200_000), kernelRTOMin},
-		{"less again, ACKs are not adapted any more", peerOption(2000), roundedRTOMin(2000 + delack + tick())},
+		{"as it began", shortened(25_000), roundedRTOMin(25_000 + delack + tick())},
+		{"the path needs less", shortened(5000), roundedRTOMin(5000 + delack + tick())},
+		{"nothing is known", shortened(200_000), roundedRTOMin(5000 + delack + tick())},
+		{"less again, ACKs are not adapted any more", peerOption(1000), roundedRTOMin(1000 + delack + tick())},
 	} {
 		policy(x.policy)
 		for range 3 {
