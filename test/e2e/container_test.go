@@ -22,18 +22,21 @@ import (
 )
 
 // container is what a container runtime makes of a container in a manifest: a root with mounts, capabilities,
-// and a command. The network and the processes are those of the host.
+// and a command. The network and the processes are those of the host, unless it is of a pod.
 type container struct {
 	Root         string
 	Mounts       []mount
 	Capabilities []string
 	Command      []string
 	Env          []string
+	Pod          bool     // has its own processes and nothing of the host's /proc, /sys and /dev
+	Attack       *attacks // instead of Command
 }
 
 type mount struct {
 	From, To string
 	ReadOnly bool
+	Type     string // of a file system of its own; empty: From is bound to To
 }
 
 const containerEnv = "TCPILOT_E2E_CONTAINER"
@@ -45,25 +48,35 @@ func runIfContainer() {
 		return
 	}
 	var c container
-	err := json.Unmarshal([]byte(text), &c)
-	if err == nil {
+	err := errors.Join(json.Unmarshal([]byte(text), &c), unix.Mount("", "/", "", unix.MS_REC|unix.MS_SLAVE, ""))
+	if err == nil && c.Root != "" {
 		err = c.enter()
+	}
+	switch {
+	case err == nil && c.Attack != nil:
+		if err = c.attack(); err == nil {
+			os.Exit(0)
+		}
+	case err == nil:
+		err = c.exec()
 	}
 	fmt.Fprintln(os.Stderr, "start container:", err)
 	os.Exit(1)
 }
 
-// enter does not return if it succeeds. The process has mounts and a cgroup namespace of its own.
+// enter changes the root of the process, which has mounts and a cgroup namespace of its own, and what it may regain of
+// capabilities.
 func (c *container) enter() error {
-	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_SLAVE, ""); err != nil {
-		return err
-	}
 	bind := func(m mount) error {
 		to := filepath.Join(c.Root, m.To)
 		if err := os.MkdirAll(to, 0o755); err != nil {
 			return err
 		}
-		if err := unix.Mount(m.From, to, "", unix.MS_BIND|unix.MS_REC, ""); err != nil {
+		flags := uintptr(unix.MS_BIND | unix.MS_REC)
+		if m.Type != "" {
+			flags = 0
+		}
+		if err := unix.Mount(m.From, to, m.Type, flags, ""); err != nil {
 			return fmt.Errorf("mount %s: %w", m.To, err)
 		}
 		if !m.ReadOnly {
@@ -71,11 +84,14 @@ func (c *container) enter() error {
 		}
 		return unix.Mount("", to, "", unix.MS_BIND|unix.MS_REMOUNT|unix.MS_RDONLY, "")
 	}
-	all := append([]mount{
-		{From: c.Root}, {From: "/proc", To: "/proc"}, {From: "/proc/sys", To: "/proc/sys", ReadOnly: true},
+	system := []mount{
+		{From: "/proc", To: "/proc"}, {From: "/proc/sys", To: "/proc/sys", ReadOnly: true},
 		{From: "/dev", To: "/dev"}, {From: "/sys", To: "/sys", ReadOnly: true},
-	}, c.Mounts...)
-	for _, m := range all {
+	}
+	if c.Pod {
+		system = []mount{{From: "proc", To: "/proc", Type: "proc"}, {From: "sysfs", To: "/sys", Type: "sysfs", ReadOnly: true}}
+	}
+	for _, m := range slices.Concat([]mount{{From: c.Root}}, system, c.Mounts) {
 		if err := bind(m); err != nil {
 			return err
 		}
@@ -83,8 +99,15 @@ func (c *container) enter() error {
 	if err := unix.Mount("", c.Root, "", unix.MS_BIND|unix.MS_REMOUNT|unix.MS_RDONLY, ""); err != nil {
 		return err
 	}
-	if err := errors.Join(unix.Chroot(c.Root), unix.Chdir("/")); err != nil {
-		return err
+	// A process may leave a root that was made by chroot, but not one that is the only one of its mounts.
+	change := func() error { return errors.Join(unix.Chroot(c.Root), unix.Chdir("/")) }
+	if c.Pod {
+		change = func() error {
+			return errors.Join(unix.Chdir(c.Root), unix.PivotRoot(".", "."), unix.Unmount(".", unix.MNT_DETACH), unix.Chdir("/"))
+		}
+	}
+	if err := change(); err != nil {
+		return fmt.Errorf("change the root: %w", err)
 	}
 	// Root gets at exec what the bounding set of its thread allows (capabilities(7)).
 	runtime.LockOSThread()
@@ -95,6 +118,11 @@ func (c *container) enter() error {
 			}
 		}
 	}
+	return nil
+}
+
+// exec does not return if it succeeds.
+func (c *container) exec() error {
 	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
 		return err
 	}
@@ -117,6 +145,9 @@ func (c *container) command(t *testing.T) *exec.Cmd {
 	cmd := exec.CommandContext(t.Context(), self)
 	cmd.Env = append(os.Environ(), containerEnv+"="+string(text))
 	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWNS | unix.CLONE_NEWCGROUP}
+	if c.Pod {
+		cmd.SysProcAttr.Cloneflags |= unix.CLONE_NEWPID
+	}
 	return cmd
 }
 
@@ -185,7 +216,7 @@ func (s *podSpec) container(t *testing.T, name, root string, places map[string]s
 				}
 			}
 		}
-		c.Mounts = append(c.Mounts, mount{from, m.MountPath, m.ReadOnly})
+		c.Mounts = append(c.Mounts, mount{From: from, To: m.MountPath, ReadOnly: m.ReadOnly})
 	}
 	return c
 }
@@ -233,7 +264,12 @@ func unpackInto(t *testing.T, root string, r *tar.Reader) {
 		default:
 			data, err := io.ReadAll(r)
 			must(t, err)
-			must(t, os.WriteFile(path, data, h.FileInfo().Mode()))
+			// A process that another test starts meanwhile would have the file open for writing until it executes its
+			// program, and the kernel executes no such file (ETXTBSY).
+			syscall.ForkLock.RLock()
+			err = os.WriteFile(path, data, h.FileInfo().Mode())
+			syscall.ForkLock.RUnlock()
+			must(t, err)
 		}
 	}
 }
