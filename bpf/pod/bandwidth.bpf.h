@@ -31,8 +31,6 @@
 #define MOST_AHEAD (50 * 1000 * 1000)
 #define MOST_AHEAD_LOW (25 * 1000 * 1000)
 #define MOST_AHEAD_HIGH (60 * 1000 * 1000)
-/* Without ARP and neighbour discovery nothing arrives at all. A packet of 64 KB takes 5 s of 100 kbit/s. */
-#define MOST_AHEAD_NEIGHBOURS (10ULL * 1000 * 1000 * 1000)
 
 #define DSCP_LE 1	/* RFC 8622 */
 #define DSCP_CS1 8	/* what LE was before (RFC 3662) */
@@ -94,7 +92,7 @@ static __always_inline __u32 wire_len(struct __sk_buff *skb, __u32 *packets)
 	return len + (*packets - 1) * headers;
 }
 
-/* Whether a packet resolves an address of the link: ARP, or neighbour and router discovery. */
+/* Whether a packet resolves an address of the link: ARP, or neighbour and router discovery. Without these, nothing arrives at all. */
 static __always_inline bool resolves_neighbours(struct __sk_buff *skb)
 {
 	__u8 protocol, type;
@@ -105,14 +103,12 @@ static __always_inline bool resolves_neighbours(struct __sk_buff *skb)
 	       read_bytes(skb, ETH_HLEN + 40, &type, 1) && type >= ND_ROUTER_SOLICIT && type <= ND_NEIGHBOUR_ADVERT;
 }
 
-/* How far ahead the clock may be for a packet. What a pod receives has one bound for all DSCPs, because its senders, who may be
+/* How far ahead the clock may be for a packet. What a pod receives has one bound, because its senders, who may be
  * anybody, choose the DSCP. */
 static __always_inline __u64 most_ahead(struct __sk_buff *skb, enum pod_direction d)
 {
 	__u8 byte[2], dscp;
 
-	if (resolves_neighbours(skb))
-		return MOST_AHEAD_NEIGHBOURS;
 	if (d != POD_EGRESS || !read_bytes(skb, ETH_HLEN, byte, sizeof(byte)))
 		return MOST_AHEAD;
 	if (skb->protocol == bpf_htons(ETH_P_IP))
@@ -170,13 +166,22 @@ static __always_inline void count_big(struct __sk_buff *skb, const struct device
 		__sync_fetch_and_add(&m->big, 1);
 }
 
+/* Whether a packet that the usual clock refuses passes all the same, because it resolves an address. Such packets then have a clock
+ * of their own, with the same limit: whoever sends very many of them keeps neither other packets out nor the first ones of others. */
+static __always_inline bool neighbours_pass(struct __sk_buff *skb, enum pod_direction d, struct pod_meter *m, __u64 cost)
+{
+	__u64 ahead;
+
+	return resolves_neighbours(skb) && clock_advance(skb, d, &m->neighbours_ns, cost, &ahead);
+}
+
 /* Whether a packet of a pod with a limit in a direction may pass. A global function, so that it is verified once, and not for
  * each state of its callers. */
 __noinline int limit_pass(struct __sk_buff *skb, const struct device *pod, enum pod_direction d)
 {
 	struct pod_meter *m;
 	__u32 packets, len;
-	__u64 rate, ahead;
+	__u64 rate, ahead, cost;
 
 	if (!pod)
 		return true;
@@ -185,7 +190,8 @@ __noinline int limit_pass(struct __sk_buff *skb, const struct device *pod, enum 
 	if (!m || !rate)
 		return true;
 	len = wire_len(skb, &packets);
-	if (!clock_advance(skb, d, &m->clock_ns, len * NSEC_PER_SEC / rate, &ahead)) {
+	cost = len * NSEC_PER_SEC / rate;
+	if (!clock_advance(skb, d, &m->clock_ns, cost, &ahead) && !neighbours_pass(skb, d, m, cost)) {
 		__sync_fetch_and_add(&m->dropped, packets);
 		__sync_fetch_and_add(&m->dropped_bytes, len);
 		return false;

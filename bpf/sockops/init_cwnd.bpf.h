@@ -35,13 +35,13 @@ static __always_inline __u32 take_packets(struct flow_count *n, const struct pat
 					  __u64 now, __u32 srtt_us, __u32 want)
 {
 	__u64 *both = (__u64 *)&n->given_us, was = *both, is;
-	/* The clock wraps after 71 minutes; a path that was idle for so long may be taken for one
-	 * that was used a moment ago, which costs a connection its window. */
+	/* The clock wraps after 71 minutes; a path that was idle for so long may be taken for one that was
+	 * used a moment ago, which may cost the connections of the next 0.1 s their windows. */
 	__u32 now_us = now / NSEC_PER_USEC, since = (__u32)was, given = was >> 32;
 	__u32 us = now_us - since, ahead = since - now_us;
 	__u64 back;
 
-	if (ahead < USEC_PER_SEC) {
+	if (ahead < USEC_PER_SEC / 10) {
 		/* Another CPU, whose program began later, was here before. */
 	} else if (us > srtt_us) {
 		since = now_us;

@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -150,9 +151,8 @@ func OfProcess(pid int) (path string, err error) {
 	return "", fmt.Errorf("find cgroup of process %d: %w", pid, errNoCgroup2)
 }
 
-// First is the process with the least id in a cgroup and those below it; 0 if there is none. Of a container's or a pod's processes
-// it is usually the one that began first.
-func First(dir string) (pid int, err error) {
+// Processes are the processes in a cgroup and those below it, by id: usually in the order in which they began.
+func Processes(dir string) (pids []int, err error) {
 	err = filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
 		if err != nil || !e.IsDir() {
 			return ignoreGone(err)
@@ -160,16 +160,17 @@ func First(dir string) (pid int, err error) {
 		text, err := os.ReadFile(filepath.Join(path, "cgroup.procs"))
 		for line := range strings.Lines(string(text)) {
 			// 0 is a process that this PID namespace does not show.
-			if n, err := strconv.Atoi(strings.TrimSuffix(line, "\n")); err == nil && n != 0 && (pid == 0 || n < pid) {
-				pid = n
+			if pid, err := strconv.Atoi(strings.TrimSuffix(line, "\n")); err == nil && pid != 0 {
+				pids = append(pids, pid)
 			}
 		}
 		return ignoreGone(err)
 	})
 	if err != nil {
-		return 0, fmt.Errorf("list processes of cgroup: %w", err)
+		return nil, fmt.Errorf("list processes of cgroup: %w", err)
 	}
-	return pid, nil
+	slices.Sort(pids)
+	return pids, nil
 }
 
 // ignoreGone ignores errors of a cgroup that has ended, or that has no list of processes because it consists of threads.

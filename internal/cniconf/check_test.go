@@ -93,6 +93,21 @@ func TestInstallChecksTheDirectoryOfPlugins(t *testing.T) {
 	}
 }
 
+// Where the list has the plugin already, pods need its program, whatever else is missing.
+func TestInstallPutsTheProgramBack(t *testing.T) {
+	n, program := node(t, map[string]string{"10.conflist": flannel})
+	if _, _, err := n.Install(program); err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(os.Remove(n.Program()), os.Remove(filepath.Join(n.BinDir, "portmap"))); err != nil {
+		t.Fatal(err)
+	}
+	did, warning, err := n.Install(program)
+	if err != nil || len(did) != 1 || !strings.Contains(warning, "has the plugin portmap, whose program is not in") {
+		t.Errorf("%q, warning %q, %v", did, warning, err)
+	}
+}
+
 // The plugin that limits the same pods is a warning, also if all is installed.
 func TestInstallWarnsOfTheBandwidthPlugin(t *testing.T) {
 	with := strings.Replace(flannel, `"type": "portmap",`, `"type": "bandwidth",`, 1)

@@ -1,6 +1,7 @@
 package cniconf
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -46,11 +47,12 @@ func (n Node) Install(program string) (did []string, warning string, err error) 
 	if err != nil {
 		return nil, "", err
 	}
-	if err := c.checkVersions(); err != nil {
-		return nil, "", fmt.Errorf("%s %w", file, err)
+	unfit := cmp.Or(c.checkVersions(), n.checkPrograms(&c))
+	if unfit != nil {
+		unfit = fmt.Errorf("%s %w", file, unfit)
 	}
-	if err := n.checkPrograms(&c); err != nil {
-		return nil, "", fmt.Errorf("%s %w", file, err)
+	if unfit != nil && c.ours() < 0 {
+		return nil, "", unfit
 	}
 	// The program first: as soon as the file has the entry, pods need the program.
 	copied, err := n.copyProgram(program)
@@ -59,6 +61,9 @@ func (n Node) Install(program string) (did []string, warning string, err error) 
 	}
 	if copied {
 		did = append(did, "installed "+n.Program())
+	}
+	if unfit != nil { // the list has the plugin already, and pods need its program
+		return did, unfit.Error(), nil
 	}
 	if c.ours() >= 0 {
 		return did, c.warning(file), nil

@@ -108,13 +108,16 @@ func (v *podDevicesView) bandwidthWarnings(p *pod.Pod, limits pod.Bandwidth) (li
 	return list
 }
 
-// podLimitCounts are the limits of present pods, by pod and direction.
+// podLimitCounts are the limits of present pods whose devices have programs that count, by pod and direction.
 func (d *Daemon) podLimitCounts() (list []metrics.PodLimitCount) {
 	v, limits, pods := d.podDevices.view(), d.bandwidths(), d.pods.view.Load()
-	if v.links == nil || len(limits) == 0 {
+	if v.links == nil || v.unlimited != nil || len(limits) == 0 {
 		return nil
 	}
 	for _, p := range pods.set.All() {
+		if v.missing.Pods[p.Cookie] != nil {
+			continue
+		}
 		m := v.links.Meters(p.HostIndex)
 		add := func(direction string, limit uint64, m podlink.Meter) {
 			if limit != 0 {

@@ -30,17 +30,19 @@ func BenchmarkRootFindPods(b *testing.B) {
 			}
 		}
 	})
+	const above = "kubepods-burstable.slice"
+	mkdir(above)
 	for i := range 200 {
 		name := fmt.Sprintf("kubepods-burstable-pod00000000_0000_0000_0000_%012x.slice", i)
-		mkdir(name)
+		mkdir(above, name)
 		for c := range 3 {
-			mkdir(name, fmt.Sprint("cri-containerd-", c, ".scope"))
+			mkdir(above, name, fmt.Sprint("cri-containerd-", c, ".scope"))
 		}
 	}
 	const uid = "00000000-0000-0000-0000-000000000001"
 	missing := map[string]pod.Pod{uid: {UID: uid}}
 	for b.Loop() {
-		if err := findPods(missing, time.Now(), map[string]pod.Pod{}); err != nil {
+		if err := findPods(missing, 1, time.Now(), map[string]pod.Pod{}); err != nil {
 			b.Fatal(err)
 		}
 	}

@@ -244,6 +244,9 @@ func (d *Daemon) DetachPods(context.Context) error {
 	defer d.pods.mu.Unlock()
 	d.podDevices.detached = true
 	err := d.podDevices.close(false)
+	if err == nil {
+		_, err = podlink.Remove(podPins(d.bpffs)) // what is left if the programs could not be loaded anew
+	}
 	d.followPodDevices()
 	if err == nil {
 		d.log.Info("packets of all pods take the host's stack until the next reload")

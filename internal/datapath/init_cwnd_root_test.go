@@ -57,6 +57,16 @@ func TestRootAdaptedInitCwnd(t *testing.T) {
 
 // Connections that begin within a small part of a round trip get the path's window once, all together.
 func TestRootAdaptedInitCwndOfABurst(t *testing.T) {
+	for range 5 { // a machine that stalls sends SYNs again
+		if burstOfInitCwnd(t) {
+			return
+		}
+	}
+	t.Error("SYNs were sent again each time")
+}
+
+func burstOfInitCwnd(t *testing.T) (ok bool) {
+	t.Helper()
 	const held, n, rtt = 6400, 400, 100 * time.Millisecond
 	r := newRig(t)
 	near, far := testenv.Veth(t, r.ns, testenv.NetNS(t))
@@ -101,8 +111,11 @@ func TestRootAdaptedInitCwndOfABurst(t *testing.T) {
 			}
 			time.Sleep(time.Millisecond)
 		}
-		if info.State != unix.BPF_TCP_ESTABLISHED || info.Total_retrans > 0 {
-			t.Fatalf("a connection is in state %d, with %d retransmissions", info.State, info.Total_retrans)
+		if info.Total_retrans > 0 {
+			return false
+		}
+		if info.State != unix.BPF_TCP_ESTABLISHED {
+			t.Fatalf("a connection is in state %d", info.State)
 		}
 		if info.Snd_cwnd > 10 {
 			raised, sum = raised+1, sum+info.Snd_cwnd
@@ -113,6 +126,7 @@ func TestRootAdaptedInitCwndOfABurst(t *testing.T) {
 	if most := 1.05 + float64(took)/float64(rtt); sum < held*9/10 || float64(sum) > most*held { // what is given comes back within a round trip
 		t.Errorf("%d connections of a path that holds %d packets begin with %d together in %v", raised, held, sum, took)
 	}
+	return true
 }
 
 // A connection with a raised window is paced, without a limit of the rate. An application that

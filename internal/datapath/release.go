@@ -23,10 +23,11 @@ const (
 // since. It needs what the pinned maps say of connections, so it comes before Remove. walk must call its argument in all network
 // namespaces. It is not an error if there is nothing.
 func Release(bpffs string, walk func(func() error) error) (err error) {
-	objs, err := loadReleaser(filepath.Join(PinDir(bpffs), pinVersion))
-	if errors.Is(err, os.ErrNotExist) {
+	dir := filepath.Join(PinDir(bpffs), pinVersion)
+	if pins, err := os.ReadDir(dir); len(pins) == 0 && (err == nil || errors.Is(err, os.ErrNotExist)) {
 		return nil // of another version, or it never attached its programs
 	}
+	objs, err := loadReleaser(dir)
 	if err != nil {
 		return err
 	}

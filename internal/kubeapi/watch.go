@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"net/url"
 	"path"
+	"regexp"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -79,12 +80,14 @@ func (w *Watcher) Annotations(uid string) (annotations map[string]string, known 
 	return o.annotations, known
 }
 
-// Pods are the node's pods by their UIDs for the runtime, in no order, with their names and annotations only. A static pod has
-// a second UID, which no runtime knows.
+// Pods are the node's pods by their UIDs for the runtime, in no order, with their names and annotations only.
 func (w *Watcher) Pods() (list []pod.Pod) {
 	w.mu.RLock()
 	defer w.mu.RUnlock()
 	for uid, o := range w.pods {
+		if uid == o.uid && staticUID(o.annotations) != "" {
+			continue // only the API server knows it by this one
+		}
 		list = append(list, pod.Pod{UID: uid, Namespace: o.namespace, Name: o.name, Annotations: o.annotations})
 	}
 	return list
@@ -122,9 +125,20 @@ func (m *metadata) object() object {
 	return object{m.Metadata.UID, m.Metadata.Namespace, m.Metadata.Name, m.Metadata.Annotations}
 }
 
+// staticHash is the form of a static pod's UID, which is never that of another pod: otherwise an annotation could claim to be one.
+var staticHash = regexp.MustCompile(`^[0-9a-f]{32}$`)
+
+// staticUID is the UID of a static pod for the container runtime; empty if the pod is not static.
+func staticUID(annotations map[string]string) string {
+	if uid := annotations[configHash]; staticHash.MatchString(uid) {
+		return uid
+	}
+	return ""
+}
+
 func (m *metadata) uids() []string {
-	if hash := m.Metadata.Annotations[configHash]; hash != "" {
-		return []string{m.Metadata.UID, hash}
+	if uid := staticUID(m.Metadata.Annotations); uid != "" {
+		return []string{m.Metadata.UID, uid}
 	}
 	return []string{m.Metadata.UID}
 }

@@ -123,15 +123,48 @@ func TestOnlyAnnotationsAreChanges(t *testing.T) {
 	}
 }
 
+// hash is the UID of a static pod for the container runtime.
+const hash = "0123456789abcdef0123456789abcdef"
+
+// An annotation cannot claim the UID of a pod of the API server.
+func TestNoPodClaimsToBeAnother(t *testing.T) {
+	x := start(t, "secret")
+	x.expect(t, "1", "one")
+	p := annotated("5", "another")
+	p.Annotations[configHash] = "1"
+	x.Put(p)
+	x.expect(t, "5", "another")
+	x.expect(t, "1", "one")
+	x.Delete("5")
+	x.expect(t, "5", "")
+	x.expect(t, "1", "one")
+}
+
+// The runtime's pods have their names, static ones under the UID that the runtime knows only.
+func TestPods(t *testing.T) {
+	x := start(t, "secret")
+	static := annotated("5", "static")
+	static.Annotations[configHash] = hash
+	x.Put(static)
+	x.expect(t, hash, "static")
+	names := map[string]string{}
+	for _, p := range x.w.Pods() {
+		names[p.UID] = p.FullName()
+	}
+	if names[hash] != "shop/web-5" || names["1"] != "shop/web-1" || names["5"] != "" {
+		t.Errorf("%v", names)
+	}
+}
+
 // A static pod (from a manifest file on the node) has another UID in the container runtime than in the API server.
 func TestStaticPods(t *testing.T) {
 	x := start(t, "secret")
 	p := annotated("5", "static")
-	p.Annotations[configHash] = "hash"
+	p.Annotations[configHash] = hash
 	x.Put(p)
-	x.expect(t, "hash", "static")
+	x.expect(t, hash, "static")
 	x.Delete("5")
-	x.expect(t, "hash", "")
+	x.expect(t, hash, "")
 }
 
 func TestChangesThatWereForgottenAreListedAgain(t *testing.T) {
@@ -303,22 +336,22 @@ func TestEventsOfStaticPods(t *testing.T) {
 	x := start(t, "secret")
 	x.expect(t, "1", "one")
 	go x.w.WriteEvents(t.Context())
-	p := pod.Pod{Namespace: "shop", Name: "web-5", UID: "hash", Annotations: map[string]string{configHash: "hash"}}
+	p := pod.Pod{Namespace: "shop", Name: "web-5", UID: hash, Annotations: map[string]string{configHash: hash}}
 	if x.w.Warn(&p, "too early") {
 		t.Error("a pod whose UID is not known")
 	}
 	static := annotated("5", "static")
-	static.Annotations[configHash] = "hash"
+	static.Annotations[configHash] = hash
 	x.Put(static)
-	x.expect(t, "hash", "static")
+	x.expect(t, hash, "static")
 	// The kubelet replaces the object, for example after somebody has deleted it.
 	for i, uid := range []string{"5", "6"} {
 		if i > 0 {
 			x.Delete("5")
-			x.expect(t, "hash", "")
+			x.expect(t, hash, "")
 			static.UID = uid
 			x.Put(static)
-			x.expect(t, "hash", "static")
+			x.expect(t, hash, "static")
 		}
 		if !x.w.Warn(&p, "nonsense") {
 			t.Error("Warn")

@@ -20,7 +20,7 @@ type pair struct{ host, pod rtnetlink.Link }
 // namespace are the two ends of one pair.
 func find(p *pod.Pod) (pair, error) {
 	if p.Interface == "" {
-		return pair{}, errors.New("it began before tcpilot-cni, which records devices, was installed: restart the pod")
+		return pair{}, errors.New("no valid record says which device it has: if it began before tcpilot-cni was installed, restart it")
 	}
 	if p.HostIndex == 0 || p.Index == 0 {
 		return pair{}, errors.New("its record does not say which device it has: an older tcpilot-cni wrote it, or the device has no end on the host")

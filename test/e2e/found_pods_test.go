@@ -17,7 +17,9 @@ func TestRootPodsWithoutARecord(t *testing.T) {
 	t.Parallel()
 	const uid = "2f5a8d1e-0b3c-4d6e-8f9a-123456789abc"
 	w := newPlainWorld(t, "far", "pod")
-	slice, err := w.cgroup.Child(w.net, "kubepods-burstable-pod"+strings.ReplaceAll(uid, "-", "_")+".slice")
+	above, err := w.cgroup.Child(w.net, "kubepods-burstable.slice")
+	must(t, err)
+	slice, err := above.Child(w.net, "kubepods-burstable-pod"+strings.ReplaceAll(uid, "-", "_")+".slice")
 	must(t, err)
 	scope := func(name string) *load.Agent {
 		t.Helper()
@@ -25,15 +27,21 @@ func TestRootPodsWithoutARecord(t *testing.T) {
 		must(t, err)
 		return w.agent(t, w.remotes[1].Host, c)
 	}
+	// A runtime may have a process of its own beside the pod's.
+	monitor, err := slice.Child(w.net, "crio-conmon-1.scope")
+	must(t, err)
+	w.agent(t, w.star.Client, monitor)
 	first, second := scope("1"), scope("2")
 	// The pod claims to be another one.
 	const other = "11111111-1111-1111-1111-111111111111"
-	claimed, err := slice.Child(w.net, "pod"+other)
+	burstable, err := slice.Child(w.net, "burstable")
+	must(t, err)
+	claimed, err := burstable.Child(w.net, "pod"+other)
 	must(t, err)
 	w.agent(t, w.remotes[1].Host, claimed)
 	// A pod that uses the host's network has no connections of its own.
 	const host = "22222222-2222-2222-2222-222222222222"
-	inHost, err := w.cgroup.Child(w.net, "pod"+host)
+	inHost, err := above.Child(w.net, "pod"+host)
 	must(t, err)
 	ofHost := w.agent(t, w.star.Client, inHost)
 	n := newNode(t, w)

@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"encoding/json"
 	"fmt"
 	"io"
 	"net"
@@ -27,13 +28,17 @@ func TestRealAPIServer(t *testing.T) {
 		}
 	}
 	a.Must(t, "DELETE", namespace+"/events", "", "")
-	// The annotation makes the UID of the runtime one that is known before.
+	uids := map[string]string{}
 	for _, name := range []string{"web", "db"} {
 		a.Do(t, "DELETE", namespace+"/pods/"+name+"?gracePeriodSeconds=0", "", "")
-		a.Must(t, "POST", namespace+"/pods", "application/json", fmt.Sprintf(`{"metadata":{"name":%q,"annotations":{"kubernetes.io/config.hash":"uid-%s","tcpilot.io/congestion-control":"reno"}},
-			"spec":{"nodeName":"here","containers":[{"name":"c","image":"x"}]}}`, name, name))
+		answer := a.Must(t, "POST", namespace+"/pods", "application/json", fmt.Sprintf(`{"metadata":{"name":%q,"annotations":{"tcpilot.io/congestion-control":"reno"}},
+			"spec":{"nodeName":"here","containers":[{"name":"c","image":"x"}]}}`, name))
+		var made struct{ Metadata struct{ UID string } }
+		must(t, json.Unmarshal([]byte(answer), &made))
+		uids[name] = made.Metadata.UID
 	}
 	x := newTwoPods(t, func(w *world) string { return kubeapitest.Kubeconfig(t, forward(t, w, a.URL), a.Token) })
+	x.p.uids = uids
 	x.p.plugin(t, "ADD", x.web, "web", nil)
 	x.p.plugin(t, "ADD", x.db, "db", nil)
 	x.expect(t, "annotated before its start", "reno", "reno")

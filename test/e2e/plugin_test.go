@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -25,7 +26,7 @@ func (p *tcpilot) cni(ctx context.Context, command, pod, device, netns string, k
 	}
 	cmd := exec.CommandContext(ctx, filepath.Join(filepath.Dir(p.bin), "tcpilot-cni"))
 	cmd.Env = append(os.Environ(), "CNI_COMMAND="+command, "CNI_CONTAINERID="+pod, "CNI_IFNAME="+device, "CNI_NETNS="+netns, "CNI_PATH="+p.dir,
-		"CNI_ARGS=IgnoreUnknown=1;K8S_POD_NAMESPACE=shop;K8S_POD_NAME="+pod+";K8S_POD_UID=uid-"+pod)
+		"CNI_ARGS=IgnoreUnknown=1;K8S_POD_NAMESPACE=shop;K8S_POD_NAME="+pod+";K8S_POD_UID="+cmp.Or(p.uids[pod], "uid-"+pod))
 	cmd.Stdin = strings.NewReader(string(stdin))
 	var out, log strings.Builder
 	cmd.Stdout, cmd.Stderr = &out, &log

@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/tcpilot/tcpilot/internal/api"
 	"github.com/tcpilot/tcpilot/internal/engine"
 )
 
@@ -52,7 +53,15 @@ func TestRootEachPrivilegeIsNeeded(t *testing.T) {
 		t.Run("without "+name, func(t *testing.T) {
 			n.startDaemon(t, name)
 			defer n.stop(t)
-			st := n.status(t)
+			// Once the setting of a namespace with a name is known, all were looked at.
+			named := func(y engine.Yield) bool { return y.After == "cubic" }
+			var st api.Status
+			eventually(t, 20*time.Second, "the namespaces were looked at", func() error {
+				if st = n.status(t); !slices.ContainsFunc(st.Yields, named) {
+					return fmt.Errorf("yields %v", st.Yields)
+				}
+				return nil
+			})
 			if len(st.Degraded) == 0 || !strings.Contains(st.Degraded[0], "CAP_"+name+" is missing") {
 				t.Errorf("degraded: %q", st.Degraded)
 			}

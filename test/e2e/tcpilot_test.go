@@ -40,6 +40,7 @@ type tcpilot struct {
 	cmd    *exec.Cmd
 	exited chan error
 	log    *syncBuffer
+	uids   map[string]string // of pods by name, for cni; others are uid-NAME
 }
 
 // newTcpilot configures tcpilot for the world's tuned cgroup, with its own BPF
