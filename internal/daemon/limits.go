@@ -57,7 +57,7 @@ func (d *Daemon) divideLimits(ctx context.Context) error {
 	var div limit.Divider
 	var followed time.Time
 	for {
-		start, wait, behind := time.Now(), tickInterval, false
+		start, used, wait, behind := time.Now(), cpuTime(), tickInterval, false
 		if limits := d.dp.Limits(); len(limits) == 0 {
 			d.limits.latest.Store(nil)
 		} else {
@@ -65,7 +65,7 @@ func (d *Daemon) divideLimits(ctx context.Context) error {
 			if behind, err = d.divideOnce(&div, limits); err != nil {
 				return err
 			}
-			wait = max(limitInterval, time.Since(start)*limitBudget)
+			wait = max(limitInterval, (cpuTime()-used)*limitBudget)
 		}
 		if behind && time.Since(followed) >= limitFollow {
 			d.followLimits(list)

@@ -253,7 +253,7 @@ func (d *Daemon) sampleLive(ctx context.Context) error {
 	var seen uint64
 	var next, last time.Time
 	return every(ctx, interval, func() error {
-		start := time.Now()
+		start, used := time.Now(), cpuTime()
 		found := d.dp.WantsWalk() || d.intervals.Load() != seen || start.Sub(last) >= quietWalk
 		if !found {
 			if found, err = d.dp.HasAged(interval, interval+lostAfter); err != nil {
@@ -271,7 +271,7 @@ func (d *Daemon) sampleLive(ctx context.Context) error {
 		if all {
 			freeLost(d.dp, interval+lostAfter+time.Since(start), d.log)
 		}
-		next = start.Add(time.Since(start) * walkBudget)
+		next = start.Add((cpuTime() - used) * walkBudget)
 		return nil
 	})
 }

@@ -74,9 +74,6 @@ func TestRootPodsWithoutARecord(t *testing.T) {
 	expectCC("annotated", first, "bbr")
 	must(t, first.Close())
 	expectCC("after its first process", second, "bbr")
-	if d := n.status(t).Degraded; len(d) > 0 {
-		t.Errorf("degraded: %q", d)
-	}
 	n.api.Delete(uid)
 	expectCC("no pod any more", second, "cubic")
 	if lines := refusals(n.log.String()); lines != nil {
