@@ -11,7 +11,6 @@ import (
 	"sync"
 	"time"
 
-	"golang.org/x/sys/unix"
 
 	"github.com/tcpilot/tcpilot/internal/datapath"
 	"github.com/tcpilot/tcpilot/internal/engine"
@@ -194,15 +193,6 @@ func (s *sysctls) pollNetNS(e *engine.Engine) (changed bool) {
 		}
 	}
 	return changed
-}
-
-// cpuTime is what the process has used; 0 if that cannot be read.
-func cpuTime() time.Duration {
-	var t unix.Timespec
-	if err := unix.ClockGettime(unix.CLOCK_PROCESS_CPUTIME_ID, &t); err != nil {
-		return 0
-	}
-	return time.Duration(t.Nano())
 }
 
 func sameYield(a, b engine.Yield) bool { return a.Sysctl == b.Sysctl && a.After == b.After }

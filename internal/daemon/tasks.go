@@ -12,6 +12,8 @@ import (
 
 	systemd "github.com/coreos/go-systemd/v22/daemon"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/tcpilot/tcpilot/internal/api"
 	"github.com/tcpilot/tcpilot/internal/config"
 	"github.com/tcpilot/tcpilot/internal/host"
@@ -291,6 +293,15 @@ const (
 	// which costs 1.2 us more (docs/design/0001-slots.md).
 	scarce = 0.5
 )
+
+// cpuTime is what the process has used; 0 if that cannot be read.
+func cpuTime() time.Duration {
+	var t unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_PROCESS_CPUTIME_ID, &t); err != nil {
+		return 0
+	}
+	return time.Duration(t.Nano())
+}
 
 // walkAndCheck walks the connections of all network namespaces, and corrects the numbers of connections of
 // paths by what it found.

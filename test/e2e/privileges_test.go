@@ -6,6 +6,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -15,6 +16,7 @@ import (
 
 	"github.com/tcpilot/tcpilot/internal/api"
 	"github.com/tcpilot/tcpilot/internal/engine"
+	"github.com/tcpilot/tcpilot/internal/netns"
 )
 
 // Each capability of the manifest is needed: without it, something does not work, and tcpilot says so.
@@ -34,8 +36,10 @@ func TestRootEachPrivilegeIsNeeded(t *testing.T) {
 
 	must(t, w.remotes[0].Host.Do(func() error { return os.WriteFile("/proc/sys/net/ipv4/tcp_congestion_control", []byte("reno"), 0) }))
 
-	named := func(y engine.Yield) bool { return strings.HasSuffix(y.NetNS, "-far") }
-	ownSetting := func(y engine.Yield) bool { return y.After == "reno" && !named(y) }
+	named := func(y engine.Yield) bool { return y.NetNS == filepath.Base(w.remotes[0].Host.Path()) }
+	cookie, err := netns.Cookie(fmt.Sprintf("/proc/%d/ns/net", ns.Process.Pid))
+	must(t, err)
+	ownSetting := func(y engine.Yield) bool { return y.NetNS == strconv.FormatUint(cookie, 10) }
 	t.Run("all", func(t *testing.T) {
 		n.startDaemon(t)
 		defer n.stop(t)
