@@ -11,7 +11,6 @@ import (
 	"sync"
 	"time"
 
-
 	"github.com/tcpilot/tcpilot/internal/datapath"
 	"github.com/tcpilot/tcpilot/internal/engine"
 	"github.com/tcpilot/tcpilot/internal/host"

@@ -11,7 +11,6 @@ import (
 	"time"
 
 	systemd "github.com/coreos/go-systemd/v22/daemon"
-
 	"golang.org/x/sys/unix"
 
 	"github.com/tcpilot/tcpilot/internal/api"
