@@ -53,9 +53,12 @@ func (d *Daemon) withoutRecord(recorded []pod.Pod, now time.Time, checked map[po
 		had, ok := f.known[p.UID]
 		switch {
 		case uids[p.UID] || p.Name == "":
-		case ok && had.Cookie == d.pods.own && now.Sub(had.Added) < hostRecheck:
+		case ok && had.Cookie == d.pods.own:
 			known[p.UID] = had
-		case ok && had.Cookie != d.pods.own && d.stillThere(&had, now, checked):
+			if now.Sub(had.Added) >= hostRecheck {
+				missing[p.UID] = p
+			}
+		case ok && d.stillThere(&had, now, checked):
 			had.Annotations = p.Annotations
 			known[p.UID] = had
 		default:

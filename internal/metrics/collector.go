@@ -386,9 +386,7 @@ func (s *scrape) pods(list []PodCount, top int) {
 	for _, p := range list {
 		byName[p.Pod] += p.Connections
 	}
-	names := slices.SortedFunc(maps.Keys(byName), func(a, b string) int {
-		return cmp.Or(cmp.Compare(byName[b], byName[a]), cmp.Compare(a, b))
-	})
+	names := mostFirst(byName)
 	top = min(top, len(names))
 	for _, name := range names[:top] {
 		s.one(podConnections, float64(byName[name]), name)
@@ -403,6 +401,13 @@ func (s *scrape) pods(list []PodCount, top int) {
 	s.one(podConnections, float64(rest), other)
 }
 
+// mostFirst are the names in the order of their counts, the greatest first.
+func mostFirst(counts map[string]uint64) []string {
+	return slices.SortedFunc(maps.Keys(counts), func(a, b string) int {
+		return cmp.Or(cmp.Compare(counts[b], counts[a]), cmp.Compare(a, b))
+	})
+}
+
 // podLimits names the top pods whose limits dropped most packets, and sums up the rest.
 func (s *scrape) podLimits(list []PodLimitCount, top int) {
 	type series struct{ pod, direction string }
@@ -410,9 +415,7 @@ func (s *scrape) podLimits(list []PodLimitCount, top int) {
 	for _, l := range list {
 		dropped[l.Pod] += l.Dropped
 	}
-	names := slices.SortedFunc(maps.Keys(dropped), func(a, b string) int {
-		return cmp.Or(cmp.Compare(dropped[b], dropped[a]), cmp.Compare(a, b))
-	})
+	names := mostFirst(dropped)
 	named := map[string]bool{}
 	for _, name := range names[:min(top, len(names))] {
 		named[name] = true
