@@ -10,8 +10,8 @@
 #include "limit.h"
 
 enum abi_limits {
-	ABI_VERSION = 19,	/* in the name of the directory with the pins */
-	NUM_FIELDS = 34,	/* tcp.NumFields */
+	ABI_VERSION = 20,	/* in the name of the directory with the pins */
+	NUM_FIELDS = 35,	/* tcp.NumFields */
 	MAX_ARMS = 8,		/* path.MaxArms */
 	MAX_CC = 32,		/* congestion controls known at one time */
 	CC_NAME = 16,		/* TCP_CA_NAME_MAX */
@@ -145,15 +145,14 @@ struct path_policy {		/* what most connections need first, in one cache line */
 	__u32 slice_shift;	/* an arm is drawn every 1 << this nanoseconds; 0: for each connection */
 	__u32 hold_out_slices;	/* share of slices in the hold-out, in 1/65536; only with slice_shift */
 	__u32 hold_out;		/* share of connections in the hold-out, in 1/65536 */
+	__u32 window;		/* packets in flight that the path has shown to hold: with FIELD_INIT_CWND or FIELD_RESUME_CWND in adapted */
 	/* Bit per field of set that no rule sets: computed from the path's metrics, or a default of the objective.
 	 * FIELD_MAX_PACING_RATE also if it may be computed: then losses are watched (pacing.bpf.h). */
-	__u32 adapted;
-	__u32 window;		/* packets in flight that the path has shown to hold: with FIELD_INIT_CWND in adapted */
+	__u64 adapted;
 	__u16 num_arms;
 	__u16 flags;		/* enum policy_flags */
-	__u8 arm[MAX_ARMS];	/* index into runtime_config.cc, or ARM_DEFAULT */
 	__u32 syn_timeout;	/* jiffies; FIELD_SYN_RTO, if it is adapted, which connections without state need as well; 0: none */
-	__u32 pad;
+	__u8 arm[MAX_ARMS];	/* index into runtime_config.cc, or ARM_DEFAULT */
 	__u32 weight[MAX_ARMS];	/* cumulative, in 1/65536 */
 	__u64 value[NUM_FIELDS];
 	__u64 window_expires_ns; /* CLOCK_MONOTONIC; window is not used from then on */
@@ -201,6 +200,7 @@ enum {
 	FIELD_DELACK_MAX = 4,
 	FIELD_NOTSENT_LOWAT = 8,
 	FIELD_MAX_PACING_RATE = 10,
+	FIELD_RESUME_CWND = 34,	/* set at the end of a round trip (resume.bpf.h) */
 };
 
 /* ---- runtime configuration ----------------------------------------------- */
@@ -271,7 +271,7 @@ struct track {
 	__u8 err;		/* latest sk_err: the socket loses it when the application reads it (SO_ERROR) */
 	__u32 flow;		/* index into flow_counts, or 0; counted there if F_ESTABLISHED */
 	__u16 init_cwnd;	/* packets; the initial window, if it was computed from the path's metrics */
-	__u16 init_lost;	/* retransmissions of that window's packets */
+	__u16 init_lost;	/* retransmissions of that window's packets, and of those sent in the round trip after a jump */
 	/* Three values that were computed from the path's metrics and set on the socket; 0: none. */
 	__u8 rto_min;		/* jiffies, 100 ms at most */
 	__u8 delack_max;	/* jiffies, 16 ms at most */
@@ -283,7 +283,9 @@ struct track {
 	__u8 peer_flags;	/* enum peer_flags (track.bpf.h) */
 	__u32 stands_for;	/* connections, itself included, if that was drawn at its beginning; else 0 */
 	__u32 looked_at;	/* jiffies; when it looked for a better congestion control, or began; 0: its rule switches none */
-	__u8 pad[4];		/* a slot is one cache line */
+	__u16 resume_cwnd;	/* packets; the congestion window that it jumped to (resume.bpf.h); 0: it did not */
+	__u8 resume_phase;	/* enum resume_phase (track.bpf.h) */
+	__u8 pad[1];		/* a slot is one cache line */
 };
 
 /* ---- samples ----------------------------------------------------------- */
@@ -374,6 +376,8 @@ struct conn_sample {
 	__u32 data_segs_in;
 	__u32 peer_delack_us;	/* track.peer_delack_max_ms */
 	__u64 peer_receive;	/* bytes, a power of two: track.peer_receive_log2; 0: unknown */
+	__u16 resume_cwnd;	/* track.resume_cwnd, in the first sample of a connection */
+	__u8 pad[6];
 };
 
 enum closed_bits {
@@ -415,6 +419,8 @@ enum counter {
 	COUNT_PEER_RESENT,	/* connections whose SYN was sent again without it */
 	COUNT_PEER_BLOCKED,	/* connections without it, because the host did not answer a SYN with it */
 	COUNT_LOSSY,		/* connections followed only since they lose packets */
+	COUNT_RESUMED,		/* connections whose window jumped after a round trip */
+	COUNT_RETREATED,	/* those that lost packets of it, and whose window was lowered */
 	NUM_COUNTERS,
 };
 
@@ -472,6 +478,6 @@ _Static_assert(sizeof(struct counters) % 64 == 0 && sizeof(struct track) == 64, 
 _Static_assert(sizeof(struct path_policy) == 112 + 8 * NUM_FIELDS, "abi");
 _Static_assert(sizeof(struct runtime_config) == 96 + (MAX_CC + MAX_INHERITED) * CC_NAME, "abi");
 _Static_assert(sizeof(struct flow_count) == 32 && sizeof(struct timeout_answer) == 24, "abi");
-_Static_assert(sizeof(struct conn_sample) == 312 && sizeof(struct sock_option) == 8, "abi");
+_Static_assert(sizeof(struct conn_sample) == 320 && sizeof(struct sock_option) == 8, "abi");
 
 #endif

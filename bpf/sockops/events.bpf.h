@@ -7,7 +7,7 @@
 #define TCPILOT_EVENTS_BPF_H
 
 #include "follow.bpf.h"
-#include "init_cwnd.bpf.h"
+#include "resume.bpf.h"
 #include "timeouts.bpf.h"
 
 static __always_inline void count_event(__u32 class, __u32 op)
@@ -41,8 +41,10 @@ static __always_inline void on_event(struct bpf_sock_ops *skops)
 	if (op == BPF_SOCK_OPS_RTO_CB && answer_timeout(skops))
 		count_event(t->class, EVENT_ANSWERED);
 	if (op == BPF_SOCK_OPS_RETRANS_CB) {
-		if (tp && t->init_cwnd)
+		if (tp && (t->init_cwnd || t->resume_cwnd))
 			first_window_lost(skops, tp, t);
+		if (tp)
+			retreat(skops, tp, t);
 		if (tp)
 			note_loss(tp, t);
 		if (!(t->flags & F_WATCH_RETRANS))

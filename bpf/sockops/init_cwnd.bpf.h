@@ -102,19 +102,20 @@ __noinline int raise_init_cwnd(struct bpf_sock_ops *skops, const struct path_pol
 	return want;
 }
 
-/* Packets are retransmitted. Counts those of a raised initial window. */
+/* Packets are retransmitted. Counts those of a raised initial window, and of the round trip after a jump (resume.bpf.h) until
+ * they are acknowledged. */
 static __always_inline void first_window_lost(struct bpf_sock_ops *skops, struct tcp_sock *tp,
 					      struct track *t)
 {
 	/* Offset of the first retransmitted byte (args[0]) in what the connection has sent. The SYN
 	 * of an outgoing connection counts as one byte. */
 	__u32 offset = skops->args[0] - tp->snd_una + (__u32)tp->bytes_acked;
-	__u32 lost = t->init_lost + skops->args[1];
+	__u32 raised = t->init_cwnd + t->resume_cwnd, lost = t->init_lost + skops->args[1];
 
 	/* Not in TCP_CA_Open and TCP_CA_Disorder: a tail loss probe does not mean that packets were lost. */
-	if (offset < t->init_cwnd * tp->mss_cache && !skops->args[2] &&
+	if ((offset < t->init_cwnd * tp->mss_cache || t->resume_phase >= RESUME_UNVALIDATED) && !skops->args[2] &&
 	    BPF_CORE_READ_BITFIELD(&tp->inet_conn, icsk_ca_state) >= TCP_CA_RECOVERY)
-		t->init_lost = lost < t->init_cwnd ? lost : t->init_cwnd;
+		t->init_lost = lost < raised ? lost : raised;
 }
 
 #endif

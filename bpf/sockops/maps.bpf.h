@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /* The maps that more than one object of this folder uses. sockops.bpf.c creates them; iter.bpf.c,
- * limits.bpf.c and release.bpf.c are loaded with them in place of their own (internal/datapath). A map
+ * limits.bpf.c, release.bpf.c and resume.bpf.c are loaded with them in place of their own (internal/datapath). A map
  * that one object alone uses is in its .bpf.c.
  */
 #ifndef TCPILOT_MAPS_BPF_H
@@ -156,6 +156,14 @@ struct {
 	__type(key, int);
 	__type(value, __u8);
 } peer_callbacks SEC(".maps");
+
+/* The window that a connection gets now. */
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct resume_window);
+} resume_windows SEC(".maps");
 
 /* How much sockets of a network namespace can receive at a time, as binary logarithm of bytes, by cookie. */
 struct {

@@ -86,6 +86,13 @@ static __always_inline __u16 report_buffers(struct sock *sk)
 	return flags;
 }
 
+/* The application asked for its congestion control. The kernel says so as well once the window was changed in mid-flight
+ * (resume.bpf.h); then F_APP_CC has what it said before. */
+static __always_inline bool cc_chosen(struct tcp_sock *tp, const struct track *t)
+{
+	return tcp_ca_chosen(tp) && !t->resume_cwnd;
+}
+
 static __always_inline __u16 report_flags(struct tcp_sock *tp, struct cc_words cc,
 					  const struct track *t, const struct runtime_config *cfg)
 {
@@ -96,7 +103,7 @@ static __always_inline __u16 report_flags(struct tcp_sock *tp, struct cc_words c
 		if (!cc_is(cc, cfg->cc[arm]) && (t->flags & F_ESTABLISHED) &&
 		    !(t->flags & (F_HOLD_OUT | F_APP_CC | F_ARM_FAILED)))
 			flags |= F_CC_CHANGED;
-	} else if (tcp_ca_chosen(tp) || (arm == ARM_DEFAULT && !tcp_ca_default(tp))) {
+	} else if (cc_chosen(tp, t) || (arm == ARM_DEFAULT && !tcp_ca_default(tp))) {
 		flags |= F_APP_CC;	/* tcpilot set nothing, so the application or the route did */
 	}
 	if (arm == ARM_DEFAULT)
@@ -186,6 +193,7 @@ static __always_inline void report(struct tcp_sock *tp, const struct track *t,
 	report_cc_state(s, tp, cc);
 	s->init_cwnd = t->init_cwnd;
 	s->init_lost = last->at_ns ? 0 : t->init_lost;
+	s->resume_cwnd = last->at_ns ? 0 : t->resume_cwnd;
 	s->flows = flow_active(t->flow);
 	s->loss_rtt_us = t->loss_rtt_us;
 	s->peer_delack_us = t->peer_delack_max_ms * 1000;

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* What follows the path at each round trip of a connection: the clamp of its congestion window, and its congestion
- * control (switch.bpf.h).
+/* What follows the path at each round trip of a connection: the clamp of its congestion window, its congestion
+ * control (switch.bpf.h), and the window to resume at (resume.bpf.h).
  */
 #ifndef TCPILOT_ROUND_TRIP_BPF_H
 #define TCPILOT_ROUND_TRIP_BPF_H
 
 #include "clamp.bpf.h"
 #include "remember.bpf.h"
+#include "resume.bpf.h"
 #include "switch.bpf.h"
 
 /* A connection whose path has a clamp is established. Returns its share in packets; 0: none.
@@ -27,7 +28,7 @@ __noinline int clamp_cwnd(struct bpf_sock_ops *skops, const struct path_policy *
 }
 
 /* A round trip is over (BPF_SOCK_OPS_RTT_CB). Another program of the cgroup may have asked for the
- * call. Without a lease the clamp is lifted, and nothing is switched. */
+ * call. Without a lease the clamp is lifted, and nothing is switched or resumed. */
 __noinline int on_round_trip(struct bpf_sock_ops *skops, bool leased)
 {
 	struct tcp_sock *tp = skops_tcp(skops);
@@ -41,6 +42,8 @@ __noinline int on_round_trip(struct bpf_sock_ops *skops, bool leased)
 		follow_share(skops, tp, t, leased ? clamp_share(n) : 0);
 	if (leased)
 		switch_running(skops, tp, t);
+	if (leased && t->resume_phase)
+		resume_cwnd(skops);
 	return 0;
 }
 

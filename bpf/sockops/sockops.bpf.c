@@ -152,6 +152,8 @@ static __noinline void apply_established(struct bpf_sock_ops *skops,
 	}
 	if (set & ctx->policy->adapted & (1ULL << FIELD_MAX_PACING_RATE))
 		limit_pacing(skops, ctx->policy, t->flow);
+	if (set & RESUME_BIT)
+		await_resume(skops, t);
 	if (set & ctx->policy->adapted & CLAMP_BIT) {
 		set &= ~CLAMP_BIT;
 		t->clamp = clamp_cwnd(skops, ctx->policy, t->flow);

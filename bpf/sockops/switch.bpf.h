@@ -55,7 +55,7 @@ static __always_inline bool cc_is_ours(struct tcp_sock *tp, const struct track *
 	__u32 arm = t->arm;
 
 	if (arm == ARM_DEFAULT)
-		return !tcp_ca_chosen(tp) && tcp_ca_default(tp);
+		return !cc_chosen(tp, t) && tcp_ca_default(tp);
 	return bounded(arm, MAX_CC) && cc_is(tcp_ca_name(tp), cfg->cc[arm]);
 }
 

@@ -44,7 +44,7 @@ static __always_inline bool cc_replaceable(struct tcp_sock *tp, const struct tra
 	__u32 arm = t->arm;
 
 	if (arm == ARM_DEFAULT || arm == NO_ARM)
-		return !tcp_ca_chosen(tp) && tcp_ca_default(tp) && netns_cc_inherited(tp, cfg);
+		return !cc_chosen(tp, t) && tcp_ca_default(tp) && netns_cc_inherited(tp, cfg);
 	return bounded(arm, MAX_CC) && cc_is(tcp_ca_name(tp), cfg->cc[arm]);
 }
 

@@ -48,6 +48,20 @@ struct peer_host {
 	__u64 without_ns;	/* CLOCK_MONOTONIC; until then, SYNs to the host have no option */
 };
 
+enum resume_phase {		/* track.resume_phase: phases of RFC 9959 */
+	RESUME_NORMAL,		/* the window does not jump, or has */
+	RESUME_RECONNAISSANCE,	/* it may jump at the end of a round trip */
+	RESUME_UNVALIDATED,	/* it jumped less than a round trip ago */
+	RESUME_VALIDATING,	/* what was sent in that round trip is being acknowledged */
+	RESUME_RETREAT,		/* packets were lost: until they are recovered */
+};
+
+struct resume_window {		/* for the init of the control in resume.bpf.c */
+	__u64 cookie;		/* of the connection; 0: done */
+	__u32 cwnd;		/* packets */
+	__u32 ssthresh;		/* packets; 0: it is left as it is */
+};
+
 struct live_conn {
 	struct track track;
 	struct totals last;

@@ -201,6 +201,7 @@ func (d *decoder) bounds(r *fileRule, p *policy.Rule) {
 		value uint64
 	}{
 		{tcp.InitCwnd, &b.InitCwnd, uint64(b.InitCwnd)},
+		{tcp.ResumeCwnd, &b.Resume, uint64(b.Resume)},
 		{tcp.InitRwnd, &b.InitRwnd, uint64(b.InitRwnd)},
 		{tcp.SynRTO, &b.SynRTO, uint64(b.SynRTO.Milliseconds())},
 		{tcp.SynAckRTO, &b.SynAckRTO, uint64(b.SynAckRTO.Milliseconds())},

@@ -145,7 +145,7 @@ func writeField(b *strings.Builder, f tcp.Field) {
 		tcp.Milliseconds: "duration (whole ms)", tcp.Seconds: "duration (whole s)",
 	}[s.Unit]
 	when := map[tcp.When]string{
-		tcp.AtConnect: "connect, accept", tcp.AtEstablished: "established", tcp.AtRequest: "handshake", tcp.AtSample: "interval sample",
+		tcp.AtConnect: "connect, accept", tcp.AtEstablished: "established", tcp.AtRequest: "handshake", tcp.AtSample: "interval sample", tcp.AtRoundTrip: "round trip",
 	}[s.When]
 	limits := fieldRange(f)
 	if s.Unit == tcp.Bool {

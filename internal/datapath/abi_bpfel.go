@@ -16,8 +16,8 @@ import (
 type abiAbiLimits uint32
 
 const (
-	abiAbiLimitsABI_VERSION      abiAbiLimits = 19
-	abiAbiLimitsNUM_FIELDS       abiAbiLimits = 34
+	abiAbiLimitsABI_VERSION      abiAbiLimits = 20
+	abiAbiLimitsNUM_FIELDS       abiAbiLimits = 35
 	abiAbiLimitsMAX_ARMS         abiAbiLimits = 8
 	abiAbiLimitsMAX_CC           abiAbiLimits = 32
 	abiAbiLimitsCC_NAME          abiAbiLimits = 16
@@ -146,6 +146,8 @@ type abiConnSample struct {
 	DataSegsIn      uint32
 	PeerDelackUs    uint32
 	PeerReceive     uint64
+	ResumeCwnd      uint16
+	Pad             [6]uint8
 }
 
 type abiCounter uint32
@@ -179,7 +181,9 @@ const (
 	abiCounterCOUNT_PEER_RESENT  abiCounter = 25
 	abiCounterCOUNT_PEER_BLOCKED abiCounter = 26
 	abiCounterCOUNT_LOSSY        abiCounter = 27
-	abiCounterNUM_COUNTERS       abiCounter = 28
+	abiCounterCOUNT_RESUMED      abiCounter = 28
+	abiCounterCOUNT_RETREATED    abiCounter = 29
+	abiCounterNUM_COUNTERS       abiCounter = 30
 )
 
 type abiCounters struct {
@@ -271,15 +275,14 @@ type abiPathPolicy struct {
 	SliceShift      uint32
 	HoldOutSlices   uint32
 	HoldOut         uint32
-	Adapted         uint32
 	Window          uint32
+	Adapted         uint64
 	NumArms         uint16
 	Flags           uint16
-	Arm             [8]uint8
 	SynTimeout      uint32
-	Pad             uint32
+	Arm             [8]uint8
 	Weight          [8]uint32
-	Value           [34]uint64
+	Value           [35]uint64
 	WindowExpiresNs uint64
 	SwitchFrom      uint32
 	SwitchTo        uint32
@@ -302,7 +305,7 @@ const (
 
 type abiProbeResult struct {
 	_     structs.HostLayout
-	Field [34]int32
+	Field [35]int32
 	Cc    [32]int32
 	Hits  uint32
 }
@@ -434,7 +437,9 @@ type abiTrack struct {
 	PeerFlags       uint8
 	StandsFor       uint32
 	LookedAt        uint32
-	Pad             [4]uint8
+	ResumeCwnd      uint16
+	ResumePhase     uint8
+	Pad             [1]uint8
 }
 
 // Names of all BPF objects in the ELF.

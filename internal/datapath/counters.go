@@ -69,6 +69,8 @@ var decisionNames = map[abiCounter]string{
 	abiCounterCOUNT_CC_FAILED:    "cc-failed",
 	abiCounterCOUNT_CC_DEFAULT:   "cc-default",
 	abiCounterCOUNT_SWITCHED:     "switched",
+	abiCounterCOUNT_RESUMED:      "resumed",
+	abiCounterCOUNT_RETREATED:    "retreated",
 }
 
 // Counters reads all counters.

@@ -69,6 +69,7 @@ type Datapath struct {
 	config  abiRuntimeConfig
 	flows   flows
 	limits  limits
+	resume  resume
 	user    map[string]*userObject
 	closed  bool
 }
@@ -114,6 +115,7 @@ func (d *Datapath) start(opt Options) error {
 		return err
 	}
 	d.loadLimits()
+	d.loadResume()
 	d.adoptUser()
 	return nil
 }
@@ -162,6 +164,7 @@ func sockopsSpec() (*ebpf.CollectionSpec, error) {
 		sockopsVarOptionsBefore: before,
 		sockopsVarOptionsAfter:  after,
 		sockopsVarJiffyUs:       jiffyMicros(),
+		sockopsVarResumeCc:      resumeName(),
 	} {
 		if err := spec.Variables[name].Set(value); err != nil {
 			return nil, fmt.Errorf("set constant %s: %w", name, err)
@@ -235,7 +238,7 @@ func (d *Datapath) Close() error {
 			errs = append(errs, l.Close())
 		}
 	}
-	errs = append(errs, d.limits.close())
+	errs = append(errs, d.limits.close(), d.resume.close())
 	d.mu.Lock()
 	d.closed = true
 	for _, u := range d.user {

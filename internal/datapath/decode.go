@@ -78,6 +78,7 @@ func decode(s *tcp.Sample, raw []byte, offset int64, ccs *ccTable) error {
 		Flows:        r.Flows,
 		InitCwnd:     r.InitCwnd,
 		InitLost:     r.InitLost,
+		ResumeCwnd:   r.ResumeCwnd,
 
 		MaxPacingRate: r.MaxPacingRate,
 		LossRTT:       r.LossRttUs,

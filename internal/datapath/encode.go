@@ -67,7 +67,7 @@ func encodePolicy(e *path.Entry, ccs *ccTable, monoOffset int64) (abiPathPolicy,
 
 		SliceShift:    uint32(e.Policy.Slice),
 		HoldOutSlices: e.Policy.HoldSlices,
-		Adapted:       uint32(e.Policy.Adapted | e.Policy.Defaults),
+		Adapted:       e.Policy.Adapted | e.Policy.Defaults,
 
 		Window:          e.Policy.Window,
 		WindowExpiresNs: uint64(max(0, e.Policy.WindowExpires-monoOffset)),

@@ -23,12 +23,13 @@ const (
 	featureLive    = "iter/tcp: samples of live connections"
 	featureOld     = "TCP_BPF_SOCK_OPS_CB_FLAGS: the peer option of listeners that are older than its rule"
 	featureSynAcks = "bpf_cast_to_kern_ctx: adapted timeouts of SYN-ACKs"
+	featureResume  = "struct_ops with links: congestion windows after the first round trip"
 	featureLimits  = "iter/bpf_sk_storage_map: rate limits are divided by need"
 )
 
 // Features lists which parts are active.
 func (d *Datapath) Features() []Feature {
-	out := []Feature{{featureSockops, nil}, {featureReport, d.reportErr}, {featureEnds, d.endsErr}, {featureLive, d.liveErr}, {featureLimits, d.limits.err}}
+	out := []Feature{{featureSockops, nil}, {featureReport, d.reportErr}, {featureEnds, d.endsErr}, {featureLive, d.liveErr}, {featureLimits, d.limits.err}, {featureResume, d.resume.err}}
 	if d.asksListeners() {
 		out = append(out, Feature{featureOld, d.oldListeners()})
 	}
@@ -53,7 +54,7 @@ func (d *Datapath) synAcks() error {
 // TryLoad loads every object without attaching it, to find out which ones this kernel
 // accepts, and unloads them.
 func TryLoad() []Feature {
-	out := []Feature{{Name: featureSockops}, {Name: featureReport}, {Name: featureEnds}, {Name: featureLive}, {Name: featureLimits}}
+	out := []Feature{{Name: featureSockops}, {Name: featureReport}, {Name: featureEnds}, {Name: featureLive}, {Name: featureLimits}, {Name: featureResume}}
 	var objs sockopsObjects
 	spec, err := sockopsSpec()
 	if err == nil {
@@ -76,6 +77,9 @@ func TryLoad() []Feature {
 	var l limits
 	out[4].Err = l.load(&objs.sockopsMaps, 0)
 	_ = l.close()
+	var r resume
+	out[5].Err = r.register(&objs.sockopsMaps)
+	_ = r.close()
 	return out
 }
 

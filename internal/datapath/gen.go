@@ -8,4 +8,5 @@ package datapath
 //go:generate go tool bpf2go -target bpfel -go-package datapath -no-global-types iter ../../bpf/sockops/iter.bpf.c
 //go:generate go tool bpf2go -target bpfel -go-package datapath -no-global-types limits ../../bpf/sockops/limits.bpf.c
 //go:generate go tool bpf2go -target bpfel -go-package datapath -no-global-types release ../../bpf/sockops/release.bpf.c
+//go:generate go tool bpf2go -target bpfel -go-package datapath -no-global-types resume ../../bpf/sockops/resume.bpf.c
 //go:generate go tool bpf2go -target bpfel -go-package datapath -no-global-types probe ../../bpf/probe/probe.bpf.c

@@ -34,6 +34,7 @@ const (
 	iterMapPortRules      = "port_rules"
 	iterMapPortSets       = "port_sets"
 	iterMapRemoteRules    = "remote_rules"
+	iterMapResumeWindows  = "resume_windows"
 	iterMapRuleBanks      = "rule_banks"
 	iterMapRuntimeConfig  = "runtime_config"
 	iterMapSamples        = "samples"
@@ -115,6 +116,7 @@ type iterMapSpecs struct {
 	PortRules     *ebpf.MapSpec `ebpf:"port_rules"`
 	PortSets      *ebpf.MapSpec `ebpf:"port_sets"`
 	RemoteRules   *ebpf.MapSpec `ebpf:"remote_rules"`
+	ResumeWindows *ebpf.MapSpec `ebpf:"resume_windows"`
 	RuleBanks     *ebpf.MapSpec `ebpf:"rule_banks"`
 	RuntimeConfig *ebpf.MapSpec `ebpf:"runtime_config"`
 	Samples       *ebpf.MapSpec `ebpf:"samples"`
@@ -170,6 +172,7 @@ type iterMaps struct {
 	PortRules     *ebpf.Map `ebpf:"port_rules"`
 	PortSets      *ebpf.Map `ebpf:"port_sets"`
 	RemoteRules   *ebpf.Map `ebpf:"remote_rules"`
+	ResumeWindows *ebpf.Map `ebpf:"resume_windows"`
 	RuleBanks     *ebpf.Map `ebpf:"rule_banks"`
 	RuntimeConfig *ebpf.Map `ebpf:"runtime_config"`
 	Samples       *ebpf.Map `ebpf:"samples"`
@@ -196,6 +199,7 @@ func (m *iterMaps) Close() error {
 		m.PortRules,
 		m.PortSets,
 		m.RemoteRules,
+		m.ResumeWindows,
 		m.RuleBanks,
 		m.RuntimeConfig,
 		m.Samples,

@@ -33,6 +33,7 @@ const (
 	limitsMapPortRules         = "port_rules"
 	limitsMapPortSets          = "port_sets"
 	limitsMapRemoteRules       = "remote_rules"
+	limitsMapResumeWindows     = "resume_windows"
 	limitsMapRuleBanks         = "rule_banks"
 	limitsMapRuntimeConfig     = "runtime_config"
 	limitsMapSamples           = "samples"
@@ -110,6 +111,7 @@ type limitsMapSpecs struct {
 	PortRules     *ebpf.MapSpec `ebpf:"port_rules"`
 	PortSets      *ebpf.MapSpec `ebpf:"port_sets"`
 	RemoteRules   *ebpf.MapSpec `ebpf:"remote_rules"`
+	ResumeWindows *ebpf.MapSpec `ebpf:"resume_windows"`
 	RuleBanks     *ebpf.MapSpec `ebpf:"rule_banks"`
 	RuntimeConfig *ebpf.MapSpec `ebpf:"runtime_config"`
 	Samples       *ebpf.MapSpec `ebpf:"samples"`
@@ -161,6 +163,7 @@ type limitsMaps struct {
 	PortRules     *ebpf.Map `ebpf:"port_rules"`
 	PortSets      *ebpf.Map `ebpf:"port_sets"`
 	RemoteRules   *ebpf.Map `ebpf:"remote_rules"`
+	ResumeWindows *ebpf.Map `ebpf:"resume_windows"`
 	RuleBanks     *ebpf.Map `ebpf:"rule_banks"`
 	RuntimeConfig *ebpf.Map `ebpf:"runtime_config"`
 	Samples       *ebpf.Map `ebpf:"samples"`
@@ -186,6 +189,7 @@ func (m *limitsMaps) Close() error {
 		m.PortRules,
 		m.PortSets,
 		m.RemoteRules,
+		m.ResumeWindows,
 		m.RuleBanks,
 		m.RuntimeConfig,
 		m.Samples,

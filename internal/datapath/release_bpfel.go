@@ -33,6 +33,7 @@ const (
 	releaseMapPortRules       = "port_rules"
 	releaseMapPortSets        = "port_sets"
 	releaseMapRemoteRules     = "remote_rules"
+	releaseMapResumeWindows   = "resume_windows"
 	releaseMapRuleBanks       = "rule_banks"
 	releaseMapRuntimeConfig   = "runtime_config"
 	releaseMapSamples         = "samples"
@@ -108,6 +109,7 @@ type releaseMapSpecs struct {
 	PortRules     *ebpf.MapSpec `ebpf:"port_rules"`
 	PortSets      *ebpf.MapSpec `ebpf:"port_sets"`
 	RemoteRules   *ebpf.MapSpec `ebpf:"remote_rules"`
+	ResumeWindows *ebpf.MapSpec `ebpf:"resume_windows"`
 	RuleBanks     *ebpf.MapSpec `ebpf:"rule_banks"`
 	RuntimeConfig *ebpf.MapSpec `ebpf:"runtime_config"`
 	Samples       *ebpf.MapSpec `ebpf:"samples"`
@@ -159,6 +161,7 @@ type releaseMaps struct {
 	PortRules     *ebpf.Map `ebpf:"port_rules"`
 	PortSets      *ebpf.Map `ebpf:"port_sets"`
 	RemoteRules   *ebpf.Map `ebpf:"remote_rules"`
+	ResumeWindows *ebpf.Map `ebpf:"resume_windows"`
 	RuleBanks     *ebpf.Map `ebpf:"rule_banks"`
 	RuntimeConfig *ebpf.Map `ebpf:"runtime_config"`
 	Samples       *ebpf.Map `ebpf:"samples"`
@@ -184,6 +187,7 @@ func (m *releaseMaps) Close() error {
 		m.PortRules,
 		m.PortSets,
 		m.RemoteRules,
+		m.ResumeWindows,
 		m.RuleBanks,
 		m.RuntimeConfig,
 		m.Samples,

@@ -38,6 +38,7 @@ const (
 	sockopsMapPortSets        = "port_sets"
 	sockopsMapRaisedRetries   = "raised_retries"
 	sockopsMapRemoteRules     = "remote_rules"
+	sockopsMapResumeWindows   = "resume_windows"
 	sockopsMapRuleBanks       = "rule_banks"
 	sockopsMapRuntimeConfig   = "runtime_config"
 	sockopsMapSamples         = "samples"
@@ -53,6 +54,8 @@ const (
 	sockopsVarOptions         = "options"
 	sockopsVarOptionsAfter    = "options_after"
 	sockopsVarOptionsBefore   = "options_before"
+	sockopsVarResumeCc        = "resume_cc"
+	sockopsVarResumes         = "resumes"
 	sockopsVarSynacksBlind    = "synacks_blind"
 )
 
@@ -131,6 +134,7 @@ type sockopsMapSpecs struct {
 	PortSets       *ebpf.MapSpec `ebpf:"port_sets"`
 	RaisedRetries  *ebpf.MapSpec `ebpf:"raised_retries"`
 	RemoteRules    *ebpf.MapSpec `ebpf:"remote_rules"`
+	ResumeWindows  *ebpf.MapSpec `ebpf:"resume_windows"`
 	RuleBanks      *ebpf.MapSpec `ebpf:"rule_banks"`
 	RuntimeConfig  *ebpf.MapSpec `ebpf:"runtime_config"`
 	Samples        *ebpf.MapSpec `ebpf:"samples"`
@@ -147,6 +151,8 @@ type sockopsVariableSpecs struct {
 	Options       *ebpf.VariableSpec `ebpf:"options"`
 	OptionsAfter  *ebpf.VariableSpec `ebpf:"options_after"`
 	OptionsBefore *ebpf.VariableSpec `ebpf:"options_before"`
+	ResumeCc      *ebpf.VariableSpec `ebpf:"resume_cc"`
+	Resumes       *ebpf.VariableSpec `ebpf:"resumes"`
 	SynacksBlind  *ebpf.VariableSpec `ebpf:"synacks_blind"`
 }
 
@@ -192,6 +198,7 @@ type sockopsMaps struct {
 	PortSets       *ebpf.Map `ebpf:"port_sets"`
 	RaisedRetries  *ebpf.Map `ebpf:"raised_retries"`
 	RemoteRules    *ebpf.Map `ebpf:"remote_rules"`
+	ResumeWindows  *ebpf.Map `ebpf:"resume_windows"`
 	RuleBanks      *ebpf.Map `ebpf:"rule_banks"`
 	RuntimeConfig  *ebpf.Map `ebpf:"runtime_config"`
 	Samples        *ebpf.Map `ebpf:"samples"`
@@ -224,6 +231,7 @@ func (m *sockopsMaps) Close() error {
 		m.PortSets,
 		m.RaisedRetries,
 		m.RemoteRules,
+		m.ResumeWindows,
 		m.RuleBanks,
 		m.RuntimeConfig,
 		m.Samples,
@@ -241,6 +249,8 @@ type sockopsVariables struct {
 	Options       *ebpf.Variable `ebpf:"options"`
 	OptionsAfter  *ebpf.Variable `ebpf:"options_after"`
 	OptionsBefore *ebpf.Variable `ebpf:"options_before"`
+	ResumeCc      *ebpf.Variable `ebpf:"resume_cc"`
+	Resumes       *ebpf.Variable `ebpf:"resumes"`
 	SynacksBlind  *ebpf.Variable `ebpf:"synacks_blind"`
 }
 

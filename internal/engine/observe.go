@@ -209,10 +209,10 @@ func (e *Engine) noteSample(n *node, s *tcp.Sample) {
 		e.logBarred(n, tcp.DelackMax, estimate.DelackMaxes[delack.Barred], "more ACKs than with the kernel's value", delack.For)
 	}
 	e.admit(n)
-	if s.InitCwnd != 0 && n.first == nil {
+	if s.InitCwnd|s.ResumeCwnd != 0 && n.first == nil {
 		n.first = new(policy.FirstWindows)
 	}
-	if n.first != nil && n.first.Observe(s) && n.adapts(tcp.InitCwnd) {
+	if n.first != nil && n.first.Observe(s) && (n.adapts(tcp.InitCwnd) || n.adapts(tcp.ResumeCwnd)) {
 		e.firstHalved(n, s.At)
 	}
 	if s.Has(tcp.FlagECN) && s.DeliveredCE > 0 && s.Kind == tcp.KindClose && !n.ecn {
@@ -242,7 +242,7 @@ func (e *Engine) firstHalved(n *node, at int64) {
 		return
 	}
 	f.LoggedAt = at
-	e.log.Warn("initial windows lost packets on a path: halved", tcp.InitCwnd.String(), f.MostAt(at), "rule", n.rule.rule.Name,
+	e.log.Warn("raised windows lost packets on a path: halved", "most_packets", f.MostAt(at), "rule", n.rule.rule.Name,
 		"path", n.key.path().Prefix, "lost_share", math.Round(1e4*float64(f.CutLoss))/1e4)
 }
 

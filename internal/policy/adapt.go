@@ -11,7 +11,7 @@ import (
 )
 
 // Adaptive lists the fields whose values can be computed from the metrics of a path.
-var Adaptive = []tcp.Field{tcp.SynRTO, tcp.SynAckRTO, tcp.InitCwnd, tcp.InitRwnd, tcp.MaxPacingRate, tcp.RTOMin, tcp.DelackMax, tcp.CwndClamp, tcp.PeerOption}
+var Adaptive = []tcp.Field{tcp.SynRTO, tcp.SynAckRTO, tcp.InitCwnd, tcp.ResumeCwnd, tcp.InitRwnd, tcp.MaxPacingRate, tcp.RTOMin, tcp.DelackMax, tcp.CwndClamp, tcp.PeerOption}
 
 // ByNameOnly reports whether a rule adapts f only if it names it, and not by `auto`.
 func ByNameOnly(f tcp.Field) bool {
@@ -19,7 +19,7 @@ func ByNameOnly(f tcp.Field) bool {
 }
 
 // AdaptedByDefault lists the fields that a rule adapts if it learns and does not say what it adapts.
-var AdaptedByDefault = []tcp.Field{tcp.SynRTO, tcp.SynAckRTO, tcp.InitCwnd, tcp.InitRwnd}
+var AdaptedByDefault = []tcp.Field{tcp.SynRTO, tcp.SynAckRTO, tcp.InitCwnd, tcp.ResumeCwnd, tcp.InitRwnd}
 
 // Adapted are the values computed for a path; 0 is none, and leaves the field to the kernel.
 type Adapted struct {
@@ -27,9 +27,11 @@ type Adapted struct {
 	// InitCwnd is the greatest initial window of a connection, packets. It gets less if its
 	// share of Window, among the connections of the path, is less.
 	InitCwnd uint16
-	Window   uint32
-	InitRwnd uint16 // packets
-	RTOMin   uint16 // milliseconds; one of estimate.RTOMins
+	// ResumeCwnd is the same for its window after the first round trip.
+	ResumeCwnd uint16
+	Window     uint32
+	InitRwnd   uint16 // packets
+	RTOMin     uint16 // milliseconds; one of estimate.RTOMins
 	// DelackMax is in milliseconds: one of estimate.DelackMaxes.
 	DelackMax uint16
 	// PacingRate is the sum of the pacing rates of the path's connections, bytes/s. It is
@@ -99,7 +101,7 @@ func (r *Rule) Adapts(f tcp.Field) bool { return slices.Contains(r.Adapt, f) && 
 func (a Adapted) Safer(b Adapted) bool {
 	longer := func(a, b uint16) bool { return b != 0 && (a == 0 || a > b) }
 	return longer(a.SynRTO, b.SynRTO) || longer(a.SynAckRTO, b.SynAckRTO) || longer(a.RTOMin, b.RTOMin) || longer(a.DelackMax, b.DelackMax) || longer(a.Peer, b.Peer) ||
-		a.InitCwnd < b.InitCwnd || a.Window < b.Window || a.PacingRate != b.PacingRate || a.Clamp != b.Clamp
+		a.InitCwnd < b.InitCwnd || a.ResumeCwnd < b.ResumeCwnd || a.Window < b.Window || a.PacingRate != b.PacingRate || a.Clamp != b.Clamp
 }
 
 // evidence is what the adapted values of a path follow from.
@@ -143,10 +145,9 @@ func (r *Rule) adapt(a *Adapted, f tcp.Field, ev *evidence, why *estimate.Why) {
 	case tcp.SynAckRTO:
 		a.SynAckRTO = handshakeTimeout(synAckTimeouts, m, was.SynAckRTO, uint16(r.bound(f, 0)), why)
 	case tcp.InitCwnd:
-		if most := mostFirst(ev.first, uint16(r.bound(f, mostWindow)), now, why); most != 0 {
-			a.Window = window(m, was.Window, now, why)
-			a.InitCwnd = uint16(min(uint32(most), a.Window))
-		}
+		a.InitCwnd = r.raised(a, f, ev, why)
+	case tcp.ResumeCwnd:
+		a.ResumeCwnd = r.raised(a, f, ev, why)
 	case tcp.InitRwnd:
 		a.InitRwnd = receiveWindow(m, was.InitRwnd, uint16(r.bound(f, mostReceive)), why)
 	case tcp.RTOMin:
@@ -264,7 +265,7 @@ func AdaptedIn(p *path.Policy) (a Adapted) {
 		v, _ := p.Params.Get(f)
 		return v
 	}
-	return Adapted{SynRTO: uint16(value(tcp.SynRTO)), SynAckRTO: uint16(value(tcp.SynAckRTO)), InitCwnd: uint16(value(tcp.InitCwnd)), Window: p.Window,
+	return Adapted{SynRTO: uint16(value(tcp.SynRTO)), SynAckRTO: uint16(value(tcp.SynAckRTO)), InitCwnd: uint16(value(tcp.InitCwnd)), ResumeCwnd: uint16(value(tcp.ResumeCwnd)), Window: p.Window,
 		InitRwnd: uint16(value(tcp.InitRwnd)), PacingRate: uint32(value(tcp.MaxPacingRate)), Clamp: uint32(value(tcp.CwndClamp)), RTOMin: uint16(value(tcp.RTOMin) / 1000),
 		DelackMax: uint16(value(tcp.DelackMax) / 1000), Peer: uint16(value(tcp.PeerOption) / 1000)}
 }
@@ -278,6 +279,8 @@ func (a Adapted) Value(f tcp.Field) uint64 {
 		return uint64(a.SynAckRTO)
 	case tcp.InitCwnd:
 		return uint64(a.InitCwnd)
+	case tcp.ResumeCwnd:
+		return uint64(a.ResumeCwnd)
 	case tcp.InitRwnd:
 		return uint64(a.InitRwnd)
 	case tcp.RTOMin:

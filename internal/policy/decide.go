@@ -138,7 +138,7 @@ func (r *Rule) WatchesLosses(m *estimate.Path, was bool) bool {
 
 // adaptsWindows reports whether windows or pacing rates of a path may be adapted now or later.
 func (r *Rule) adaptsWindows(m *estimate.Path, was bool) bool {
-	return r.names(tcp.MaxPacingRate, tcp.InitCwnd) && !knownShort(m, was)
+	return r.names(tcp.MaxPacingRate, tcp.InitCwnd, tcp.ResumeCwnd) && !knownShort(m, was)
 }
 
 // names reports whether the rule adapts one of the fields.

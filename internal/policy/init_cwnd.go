@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/tcpilot/tcpilot/internal/estimate"
+	"github.com/tcpilot/tcpilot/internal/tcp"
 )
 
 // The initial window of a connection is its share of what the path has shown to hold, over the
@@ -15,8 +16,10 @@ import (
 const (
 	// kernelWindow is the initial window of the kernel, packets (RFC 6928; TCP_INIT_CWND).
 	kernelWindow = 10
-	// mostWindow is the greatest adapted one, unless the rule has another bound.
-	mostWindow = 64
+	// mostWindow is the greatest adapted one, and mostResumed the greatest after the first round trip, unless the rule has
+	// another bound.
+	mostWindow  = 64
+	mostResumed = 1000
 	// windowAge is how long a window is used after the latest sample that showed it.
 	windowAge = time.Minute
 	// leastWindowRTT is the least round-trip time of paths with an adapted window: on a
@@ -36,6 +39,25 @@ const (
 	// smallWindow is the least window that is raised where none was.
 	smallWindow = kernelWindow * 3 / 2
 )
+
+// raised is the greatest adapted initial window, or window after the first round trip, of a connection; 0 if it is not to be
+// raised. It sets the window that the path's connections share.
+func (r *Rule) raised(a *Adapted, f tcp.Field, ev *evidence, why *estimate.Why) uint16 {
+	most := mostFirst(ev.first, uint16(r.mostRaised(f)), ev.now, why)
+	if most == 0 {
+		return 0
+	}
+	a.Window = window(ev.metrics, ev.was.Window, ev.now, why)
+	return uint16(min(uint32(most), a.Window))
+}
+
+// mostRaised is the rule's bound of an initial window, or of a window after the first round trip.
+func (r *Rule) mostRaised(f tcp.Field) uint64 {
+	if f == tcp.ResumeCwnd {
+		return r.bound(f, mostResumed)
+	}
+	return r.bound(f, mostWindow)
+}
 
 // window is the number of packets that new connections share; 0 if the path has not shown
 // any, or is filled. was is the one in use.
@@ -133,8 +155,8 @@ func WindowExpires(m *estimate.Path) int64 { return m.CarriedAt + int64(windowAg
 // writing again with the present one; both are in Unix nanoseconds.
 func WindowRenewed(written, present int64) bool { return present-written > int64(windowAge)/2 }
 
-// whyWindow explains the adapted initial window.
-func whyWindow(a Adapted, m *estimate.Path) string {
+// whyWindow explains the adapted initial window, or the window after the first round trip.
+func whyWindow(f tcp.Field, a Adapted, m *estimate.Path) string {
 	return fmt.Sprintf("%d packets, which connections had in flight together without a loss, are shared by the path's connections, at most %d for each; srtt is %.2f times the least round-trip time",
-		a.Window, a.InitCwnd, stretch(m))
+		a.Window, a.Value(f), stretch(m))
 }

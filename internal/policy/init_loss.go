@@ -8,7 +8,7 @@ import (
 	"github.com/tcpilot/tcpilot/internal/tcp"
 )
 
-// FirstWindows bounds the initial window by the losses of raised initial windows: it is
+// FirstWindows bounds raised windows, initial ones and those after the first round trip, by their losses: the bound is
 // halved if more than lossyWindow of the packets are lost beyond what the path loses anyway,
 // and grows slowly afterwards. The zero value is no bound.
 type FirstWindows struct {
@@ -40,17 +40,17 @@ const (
 	// growthPause in which a connection has used it without losses.
 	windowGrowth = 16
 	growthPause  = time.Second
-	// endWindow is the greatest initial window of any rule: the bound ends there.
+	// endWindow is the greatest raised window of any rule: the bound ends there.
 	endWindow = 1000
 )
 
-// FirstWindow returns how many packets of a raised initial window a connection sent, and how many of them were lost; 0 if
+// FirstWindow returns how many packets of raised windows a connection sent, and how many of them were lost; 0 if
 // its window was not raised, or an earlier sample had them.
 func FirstWindow(s *tcp.Sample) (sent, lost uint32) {
-	if s.InitCwnd == 0 || s.Has(tcp.FlagLater) {
+	if s.Has(tcp.FlagLater) {
 		return 0, 0
 	}
-	sent = min(uint32(s.InitCwnd), sentOnce(s))
+	sent = min(uint32(s.InitCwnd)+uint32(s.ResumeCwnd), sentOnce(s))
 	return sent, min(uint32(s.InitLost), sent)
 }
 
@@ -88,7 +88,7 @@ func (f *FirstWindows) Observe(s *tcp.Sample) (halved bool) {
 }
 
 func (f *FirstWindows) halve(s *tcp.Sample) {
-	most := max(kernelWindow, min(f.bound(s.At), s.InitCwnd)/2)
+	most := max(kernelWindow, min(f.bound(s.At), max(s.InitCwnd, s.ResumeCwnd))/2)
 	*f = FirstWindows{OtherSent: f.OtherSent, OtherLost: f.OtherLost, Most: most, ChangedAt: s.At, CutAt: s.At, CutLoss: min(1, f.Lost/max(1, f.Sent)), LoggedAt: f.LoggedAt}
 }
 

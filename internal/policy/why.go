@@ -13,8 +13,8 @@ import (
 func (in *Input) WhyAdapted(f tcp.Field, a Adapted) string {
 	m := in.Metrics
 	switch f {
-	case tcp.InitCwnd:
-		return whyWindow(a, m) + in.First.whyHalved(min(a.Window, uint32(in.Rule.bound(f, mostWindow))), in.Now)
+	case tcp.InitCwnd, tcp.ResumeCwnd:
+		return whyWindow(f, a, m) + in.First.whyHalved(min(a.Window, uint32(in.Rule.mostRaised(f))), in.Now)
 	case tcp.InitRwnd:
 		return whyReceiveWindow(m) + "; the kernel goes on tuning the buffer"
 	case tcp.RTOMin:
@@ -59,8 +59,8 @@ func (in *Input) WhyKernel(f tcp.Field) string {
 	}
 	v, reason := in.adapt(f)
 	switch {
-	case v == 0 && f == tcp.InitCwnd:
-		return reason + in.First.whyHalved(uint32(in.Rule.bound(f, mostWindow)), in.Now)
+	case v == 0 && (f == tcp.InitCwnd || f == tcp.ResumeCwnd):
+		return reason + in.First.whyHalved(uint32(in.Rule.mostRaised(f)), in.Now)
 	case v == 0:
 		return reason
 	}

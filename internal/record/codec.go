@@ -33,7 +33,8 @@ const (
 	offRemotePort = 74  // u16
 	offLocalFam   = 76  // u8: 0 none, 4, 6
 	offRemoteFam  = 77  // u8
-	offPolicy     = 80  // u32, after 2 zero bytes
+	offResume     = 78  // u16
+	offPolicy     = 80  // u32
 	offSegsOut    = 84  // 8 x u32
 	offArm        = 116 // 16 bytes
 	offCC         = 132 // 16 bytes
@@ -67,7 +68,6 @@ var (
 
 // encode writes s to b. A zone of an address is not kept: no sample has one.
 func encode(b *[Size]byte, s *tcp.Sample) {
-	clear(b[offPolicy-2 : offPolicy])
 	b[offKind], b[offEnd] = byte(s.Kind), byte(s.End)
 	le.PutUint16(b[offFlags:], uint16(s.Flags))
 	le.PutUint32(b[offClass:], s.Class)
@@ -102,6 +102,7 @@ func encode(b *[Size]byte, s *tcp.Sample) {
 	le.PutUint32(b[offFlows:], s.Flows)
 	le.PutUint16(b[offInitCwnd:], s.InitCwnd)
 	le.PutUint16(b[offInitCwnd+2:], s.InitLost)
+	le.PutUint16(b[offResume:], s.ResumeCwnd)
 	le.PutUint32(b[offDSACKs:], s.DSACKs)
 	le.PutUint64(b[offRTOMin:], uint64(s.RTOMin))
 	le.PutUint64(b[offPacing:], s.MaxPacingRate)
@@ -136,9 +137,6 @@ func decode(s *tcp.Sample, b []byte) error {
 	remote, okR := getAddr((*[16]byte)(b[offRemote:]), b[offRemoteFam])
 	if !okL || !okR {
 		return fmt.Errorf("address of family %d or %d is not valid", b[offLocalFam], b[offRemoteFam])
-	}
-	if le.Uint16(b[offPolicy-2:]) != 0 {
-		return errZero
 	}
 	others := le.Uint32(b[offStandsFor:])
 	if others == 1<<32-1 {
@@ -201,6 +199,7 @@ func decodeCounters(s *tcp.Sample, b []byte) {
 	s.Flows = le.Uint32(b[offFlows:])
 	s.InitCwnd = le.Uint16(b[offInitCwnd:])
 	s.InitLost = le.Uint16(b[offInitCwnd+2:])
+	s.ResumeCwnd = le.Uint16(b[offResume:])
 	s.DSACKs = le.Uint32(b[offDSACKs:])
 	s.RTOMin = time.Duration(le.Uint64(b[offRTOMin:]))
 	s.MaxPacingRate = le.Uint64(b[offPacing:])

@@ -85,7 +85,7 @@ func TestDecodeRefuses(t *testing.T) {
 		"an unknown end":    {func(b *[Size]byte) { b[offEnd] = 200 }, true, "end 200"},
 		"a strange family":  {func(b *[Size]byte) { b[offLocalFam] = 5 }, true, "family 5"},
 		"a long IPv4":       {func(b *[Size]byte) { b[offRemote+7] = 1 }, true, "not valid"},
-		"a spare byte used": {func(b *[Size]byte) { b[offPolicy-1] = 1 }, true, "zero"},
+		"a spare byte used": {func(b *[Size]byte) { b[offCCState+31] = 1 }, true, "zero"},
 		"too many others":   {func(b *[Size]byte) { copy(b[offStandsFor:], "\xff\xff\xff\xff") }, true, "stands for"},
 		"a byte of padding": {func(b *[Size]byte) { b[offCCState+31] = 1 }, true, "zero"},
 	} {

@@ -42,6 +42,7 @@ const (
 	AckPriority
 	AckDSCP
 	PeerOption
+	ResumeCwnd
 	NumFields
 )
 
@@ -60,6 +61,8 @@ const (
 	// AtSample fields depend on what a connection does: they are set and taken back when an
 	// interval sample of it is taken.
 	AtSample
+	// AtRoundTrip fields are set once a round trip of the connection is over.
+	AtRoundTrip
 )
 
 // FieldSpec describes a field, for the configuration and the documentation.
@@ -171,6 +174,8 @@ var Fields = [NumFields]FieldSpec{
 		"DSCP of the packets of running connections that mostly receive, which are ACKs; an application's own is kept (RFC 2474)"},
 	PeerOption: {"peer_option", Microseconds, 1000, 200_000, AtRequest, "BPF_SOCK_OPS_HDR_OPT_LEN_CB", "",
 		"send an experimental TCP option (RFC 6994) by which hosts with tcpilot tell each other by how long they delay ACKs; RTO_MIN becomes this value plus what the peer told"},
+	ResumeCwnd: {"resume_cwnd", Packets, 1, 10_000, AtRoundTrip, "init of a congestion control in BPF", "",
+		"congestion window after the first round trip with data, if it shows that the path is as it was (careful resume, RFC 9959)"},
 }
 
 // String returns the field's key in the configuration.

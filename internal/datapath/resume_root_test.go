@@ -1,0 +1,211 @@
+package datapath
+
+import (
+	"io"
+	"net"
+	"net/netip"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/tcpilot/tcpilot/internal/path"
+	"github.com/tcpilot/tcpilot/internal/tcp"
+	"github.com/tcpilot/tcpilot/internal/testenv"
+	"github.com/tcpilot/tcpilot/lab/link"
+	"github.com/tcpilot/tcpilot/lab/topology"
+)
+
+// resumes is a policy by which windows jump to their share of held packets after the first round trip.
+func resumes(held uint64, left time.Duration) func(*path.Policy) {
+	return func(p *path.Policy) {
+		p.Params.Set(tcp.ResumeCwnd, 1000)
+		p.Adapted = 1 << tcp.ResumeCwnd
+		p.Window, p.WindowExpires, p.CountFlows = uint32(held), time.Now().Add(left).UnixNano(), true
+	}
+}
+
+// needResume fails, or skips on kernels that are known not to have it, if windows cannot be raised in mid-flight.
+func (r *rig) needResume(t testing.TB) {
+	t.Helper()
+	if r.resume.err != nil {
+		testenv.Missing(t, "struct_ops links: "+r.resume.err.Error())
+	}
+}
+
+// far is the other end of a link with a round trip of 40 ms, whose receiver takes all that is sent.
+type far struct {
+	near *topology.End
+	l    net.Listener
+}
+
+func newFar(t *testing.T, there link.Spec) *far {
+	t.Helper()
+	n, err := topology.New()
+	must(t, err)
+	stop := testenv.CloseOnSignal(n)
+	t.Cleanup(func() {
+		stop()
+		must(t, n.Close())
+	})
+	var ends [2]topology.EndSpec
+	for i, host := range []string{"near", "far"} {
+		h, err := n.Host(host)
+		must(t, err)
+		must(t, h.SetSysctl("net.ipv4.tcp_congestion_control", "cubic"))
+		must(t, h.SetSysctl("net.ipv4.tcp_rmem", "4096 8000000 8000000"))
+		must(t, h.SetSysctl("net.ipv4.tcp_no_metrics_save", "1"))
+		ends[i] = topology.EndSpec{Host: h, Device: "eth0", Addr4: netip.PrefixFrom(netip.AddrFrom4([4]byte{198, 18, 1, byte(i + 1)}), 24)}
+	}
+	f := &far{}
+	var other *topology.End
+	f.near, other, err = n.Wire(ends[0], ends[1])
+	must(t, err)
+	there.Delay = 20 * time.Millisecond
+	for _, d := range []struct {
+		from, to *topology.End
+		spec     link.Spec
+	}{{f.near, other, there}, {other, f.near, link.Spec{Delay: there.Delay}}} {
+		dir, err := link.Shape(link.Ends{From: d.from, To: d.to}, d.spec, link.Auto)
+		must(t, err)
+		t.Cleanup(func() { must(t, dir.Close()) })
+	}
+	must(t, other.Host.Do(func() (err error) {
+		f.l, err = net.Listen("tcp4", netip.AddrPortFrom(other.Addr4.Addr(), 0).String())
+		return err
+	}))
+	t.Cleanup(func() { must(t, f.l.Close()) })
+	return f
+}
+
+// connect makes a connection whose other end acknowledges and discards what arrives.
+func (f *far) connect(t *testing.T, c control) (net.Conn, net.Conn) {
+	t.Helper()
+	d := net.Dialer{Control: c.raw}
+	var client net.Conn
+	must(t, f.near.Host.Do(func() (err error) {
+		client, err = d.DialContext(t.Context(), "tcp4", f.l.Addr().String())
+		return err
+	}))
+	return client, accept(t, f.l)
+}
+
+// send writes n bytes and waits until they have arrived.
+func send(t *testing.T, c, s net.Conn, n int) {
+	t.Helper()
+	done := make(chan error, 1)
+	go func() {
+		_, err := c.Write(make([]byte, n))
+		done <- err
+	}()
+	_, err := io.CopyN(io.Discard, s, int64(n))
+	must(t, err)
+	must(t, <-done)
+}
+
+// A connection with more data than its window jumps to its share after the first round trip, and keeps its
+// congestion control, its own or the default. One with less data waits until it has more.
+func TestRootResume(t *testing.T) {
+	r := newRig(t)
+	r.needResume(t)
+	f := newFar(t, link.Spec{Rate: 400e6, Queue: link.Queue{Bytes: 2_000_000}})
+	const share, held = 300, 600 // both ends are counted
+	own := control(func(fd int) error { return unix.SetsockoptString(fd, unix.IPPROTO_TCP, unix.TCP_CONGESTION, "reno") })
+	for _, x := range []struct {
+		name   string
+		policy func(*path.Policy)
+		own    control
+		sizes  []int // of writes, each after the other has arrived
+		jumps  uint16
+	}{
+		{"the default control", resumes(held, time.Minute), nil, []int{800_000}, share},
+		{"an application's own", resumes(held, time.Minute), own, []int{800_000}, share},
+		{"small messages first", resumes(held, time.Minute), nil, []int{1000, 1000, 800_000}, share},
+		{"small messages only", resumes(held, time.Minute), nil, []int{1000, 1000, 5000}, 0},
+		{"a share that slow start reaches anyway", resumes(40, time.Minute), nil, []int{800_000}, 0},
+		{"what the path holds is not known any more", resumes(held, -time.Second), nil, []int{800_000}, 0},
+		{"a bound", func(p *path.Policy) { resumes(held, time.Minute)(p); p.Params.Set(tcp.ResumeCwnd, 100) }, nil, []int{800_000}, 100},
+		{"a value of the rule", set(tcp.ResumeCwnd, 150), nil, []int{800_000}, 150},
+		{"not asked for", window(10, held, time.Minute), nil, []int{800_000}, 0},
+	} {
+		t.Run(x.name, func(t *testing.T) {
+			time.Sleep(50 * time.Millisecond) // what others were given counts for a round trip
+			r.policy(t, x.policy)
+			c, s := f.connect(t, x.own)
+			before := ccOf(t, c)
+			begun := time.Now()
+			for _, n := range x.sizes {
+				send(t, c, s, n)
+			}
+			took := time.Since(begun)
+			if after := ccOf(t, c); after != before {
+				t.Errorf("its control was %s and is %s", before, after)
+			}
+			is := ofConn(c)
+			closeAll(t, c, s)
+			got := r.find(t, "client", is)
+			t.Logf("window %d in %v, %d packets sent again", got.ResumeCwnd, took, got.Retrans)
+			if got.ResumeCwnd != x.jumps || got.InitLost != 0 {
+				t.Errorf("jumped to %d, %d lost, want %d", got.ResumeCwnd, got.InitLost, x.jumps)
+			}
+			if chosen := got.Has(tcp.FlagAppCC); chosen != (x.own != nil) {
+				t.Errorf("the application chose its control: %v", chosen)
+			}
+		})
+	}
+	if n, err := r.Counters(); err != nil || n.Decisions["resumed"] != 5 || n.Decisions["retreated"] != 0 {
+		t.Errorf("counted %v %v, %v", n.Decisions["resumed"], n.Decisions["retreated"], err)
+	}
+}
+
+// The jump saves the round trips in which slow start doubles the window.
+func TestRootResumeIsFaster(t *testing.T) {
+	r := newRig(t)
+	r.needResume(t)
+	f := newFar(t, link.Spec{Rate: 400e6, Queue: link.Queue{Bytes: 2_000_000}})
+	took := func(p func(*path.Policy)) time.Duration {
+		r.policy(t, p)
+		least := time.Hour
+		for range 3 {
+			c, s := f.connect(t, nil)
+			begun := time.Now()
+			send(t, c, s, 800_000)
+			least = min(least, time.Since(begun))
+			closeAll(t, c, s)
+		}
+		return least
+	}
+	without, with := took(nil), took(resumes(1100, time.Minute))
+	t.Logf("800 kB over 40 ms: %v, and %v with a jump", without, with)
+	if with > without*2/3 {
+		t.Errorf("800 kB take %v with a jump and %v without", with, without)
+	}
+}
+
+// If the path does not hold what it was thought to hold, the window falls to what arrived, and the sample has the losses.
+func TestRootResumeRetreats(t *testing.T) {
+	r := newRig(t)
+	r.needResume(t)
+	f := newFar(t, link.Spec{Rate: 20e6, Queue: link.Queue{Bytes: 60_000}}) // holds 110 packets
+	r.policy(t, resumes(1200, time.Minute))
+	c, s := f.connect(t, nil)
+	go func() { _, _ = c.Write(make([]byte, 3_000_000)) }()
+	_, err := io.CopyN(io.Discard, s, 500_000)
+	must(t, err)
+	info := tcpInfo(t, c)
+	t.Logf("threshold %d, window %d, %d packets sent again", info.Snd_ssthresh, info.Snd_cwnd, info.Total_retrans)
+	if info.Snd_ssthresh > 110 || info.Snd_ssthresh < 30 {
+		t.Errorf("the threshold is %d packets on a path that holds 110", info.Snd_ssthresh)
+	}
+	_, err = io.CopyN(io.Discard, s, 2_500_000)
+	must(t, err)
+	is := ofConn(c)
+	closeAll(t, c, s)
+	got := r.find(t, "client", is)
+	if got.ResumeCwnd != 600 || got.InitLost < 100 {
+		t.Errorf("jumped to %d, lost %d", got.ResumeCwnd, got.InitLost)
+	}
+	if n, err := r.Counters(); err != nil || n.Decisions["retreated"] != 1 {
+		t.Errorf("counted %v, %v", n.Decisions["retreated"], err)
+	}
+}
