@@ -68,8 +68,8 @@ var otherFieldTests = map[tcp.Field]string{
 	tcp.RTOMin: "TestRootRTOMin", tcp.DelackMax: "TestRootDelackMax", tcp.SynRTO: "TestRootSynRTO",
 	tcp.SynAckRTO: "TestRootSynAckRTO", tcp.InitRwnd: "TestRootInitRwnd", tcp.ECN: "TestRootECN",
 	tcp.AckPriority: "TestRootAckMarks", tcp.AckDSCP: "TestRootAckMarks",
-	tcp.PeerOption: "TestRootPeerOption",
-	tcp.BaseRTT:    "only the congestion control nv asks for it; see requestMask",
+	tcp.PeerOption: "TestRootPeerOption", tcp.ResumeCwnd: "TestRootResume",
+	tcp.BaseRTT: "only the congestion control nv asks for it; see requestMask",
 }
 
 func TestEveryFieldIsTested(t *testing.T) {

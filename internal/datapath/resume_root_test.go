@@ -4,11 +4,12 @@ import (
 	"io"
 	"net"
 	"net/netip"
+	"strings"
 	"testing"
 	"time"
 
-	"golang.org/x/sys/unix"
-
+	controls "github.com/tcpilot/tcpilot/internal/cc"
+	"github.com/tcpilot/tcpilot/internal/congestion"
 	"github.com/tcpilot/tcpilot/internal/path"
 	"github.com/tcpilot/tcpilot/internal/tcp"
 	"github.com/tcpilot/tcpilot/internal/testenv"
@@ -110,7 +111,7 @@ func TestRootResume(t *testing.T) {
 	r.needResume(t)
 	f := newFar(t, link.Spec{Rate: 400e6, Queue: link.Queue{Bytes: 2_000_000}})
 	const share, held = 300, 600 // both ends are counted
-	own := control(func(fd int) error { return unix.SetsockoptString(fd, unix.IPPROTO_TCP, unix.TCP_CONGESTION, "reno") })
+	own := wantCC("reno")
 	for _, x := range []struct {
 		name   string
 		policy func(*path.Policy)
@@ -158,27 +159,39 @@ func TestRootResume(t *testing.T) {
 	}
 }
 
-// The jump saves the round trips in which slow start doubles the window.
+// The jump saves the round trips in which slow start doubles the window, whatever the congestion control is.
 func TestRootResumeIsFaster(t *testing.T) {
 	r := newRig(t)
 	r.needResume(t)
 	f := newFar(t, link.Spec{Rate: 400e6, Queue: link.Queue{Bytes: 2_000_000}})
-	took := func(p func(*path.Policy)) time.Duration {
-		r.policy(t, p)
-		least := time.Hour
-		for range 3 {
-			c, s := f.connect(t, nil)
-			begun := time.Now()
-			send(t, c, s, 800_000)
-			least = min(least, time.Since(begun))
-			closeAll(t, c, s)
-		}
-		return least
-	}
-	without, with := took(nil), took(resumes(1100, time.Minute))
-	t.Logf("800 kB over 40 ms: %v, and %v with a jump", without, with)
-	if with > without*2/3 {
-		t.Errorf("800 kB take %v with a jump and %v without", with, without)
+	for _, name := range []string{"cubic", "reno", "bbr", "tcpilot_bbr3", "tcpilot_cubic"} {
+		t.Run(name, func(t *testing.T) {
+			if strings.HasPrefix(name, congestion.Prefix) {
+				release, err := controls.Hold(name)
+				must(t, err)
+				t.Cleanup(func() { must(t, release()) })
+			}
+			took := func(p func(*path.Policy)) time.Duration {
+				r.policy(t, p)
+				least := time.Hour
+				for range 3 {
+					c, s := f.connect(t, wantCC(name))
+					begun := time.Now()
+					send(t, c, s, 800_000)
+					least = min(least, time.Since(begun))
+					if is := ccOf(t, c); is != name {
+						t.Errorf("its control is %s", is)
+					}
+					closeAll(t, c, s)
+				}
+				return least
+			}
+			without, with := took(nil), took(resumes(1100, time.Minute))
+			t.Logf("800 kB over 40 ms: %v, and %v with a jump", without, with)
+			if with > without*2/3 {
+				t.Errorf("800 kB take %v with a jump and %v without", with, without)
+			}
+		})
 	}
 }
 

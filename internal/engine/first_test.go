@@ -131,13 +131,13 @@ func edit(t *testing.T, m StoredPath, change func(map[string]any)) (out StoredPa
 func TestHalvedFirstWindowsAreLogged(t *testing.T) {
 	var log bytes.Buffer
 	w := newWorld(t, func(o *Options) { o.Log = slog.New(slog.NewTextHandler(&log, nil)) }, learnRule("all", windowRule))
-	lines := func() int { return strings.Count(log.String(), "initial windows lost packets on a path: halved") }
+	lines := func() int { return strings.Count(log.String(), "raised windows lost packets on a path: halved") }
 	runFirst(w, 30, 0)
 	if lines() != 0 {
 		t.Fatalf("without losses: %s", &log)
 	}
 	runFirst(w, 1, 20)
-	if want := "init_cwnd=32 rule=all path=198.51.100.0/24 lost_share=0.0429"; lines() != 1 || !strings.Contains(log.String(), want) {
+	if want := "most_packets=32 rule=all path=198.51.100.0/24 lost_share=0.0429"; lines() != 1 || !strings.Contains(log.String(), want) {
 		t.Errorf("after a loss: %s, want %s", &log, want)
 	}
 	for range 8 { // windows recover, and are halved again

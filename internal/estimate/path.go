@@ -235,7 +235,7 @@ const mostFlows = 8
 // carried is a number of packets that the connections of the path have had in flight together,
 // if this one had no losses; else 0. One that left slow start had its threshold in flight. In
 // slow start, the kernel lets the congestion window grow to at most twice what was in flight
-// (tcp_is_cwnd_limited), so that the window must have grown from its initial value.
+// (tcp_is_cwnd_limited), so that the window must have grown from the value that it was raised to.
 func carried(s *tcp.Sample) uint64 {
 	if s.Lost > 0 || s.Retrans > 0 {
 		return 0
@@ -244,7 +244,7 @@ func carried(s *tcp.Sample) uint64 {
 	switch {
 	case s.Ssthresh != 0 && s.Ssthresh < tcp.InfiniteSsthresh:
 		one = max(one, uint64(min(s.Ssthresh, s.DataSegsOut)))
-	case !s.Has(tcp.FlagLater) && s.Cwnd > max(minSsthresh, uint32(s.InitCwnd)):
+	case !s.Has(tcp.FlagLater) && s.Cwnd > max(minSsthresh, uint32(s.InitCwnd), uint32(s.ResumeCwnd)):
 		one = max(one, uint64(min(s.Cwnd/2, s.DataSegsOut)))
 	}
 	if one <= minSsthresh {

@@ -87,6 +87,32 @@ func TestAdaptInitialWindowIsSteady(t *testing.T) {
 	}
 }
 
+// The window after the first round trip has the same conditions as the initial one, and another bound.
+func TestAdaptResumeWindow(t *testing.T) {
+	filledPath := holds(400)
+	filledPath.SRTT = 2 * 50_000
+	for _, c := range []struct {
+		name    string
+		metrics *estimate.Path
+		first   *FirstWindows
+		adapt   []tcp.Field
+		want    Adapted
+	}{
+		{"both", holds(4000), nil, []tcp.Field{tcp.InitCwnd, tcp.ResumeCwnd}, Adapted{InitCwnd: 64, ResumeCwnd: 1000, Window: 4000}},
+		{"alone", holds(400), nil, []tcp.Field{tcp.ResumeCwnd}, Adapted{ResumeCwnd: 400, Window: 400}},
+		{"it lost packets", holds(400), &FirstWindows{Most: 200, ChangedAt: adaptNow}, []tcp.Field{tcp.InitCwnd, tcp.ResumeCwnd}, Adapted{InitCwnd: 64, ResumeCwnd: 200, Window: 400}},
+		{"a filled path", filledPath, nil, []tcp.Field{tcp.ResumeCwnd}, Adapted{}},
+	} {
+		r := &Rule{Learn: &Learn{}, Adapt: c.adapt}
+		if got := r.Adapted(c.metrics, c.first, Adapted{}, adaptNow); got != c.want {
+			t.Errorf("%s: %+v, want %+v", c.name, got, c.want)
+		}
+	}
+	if (Adapted{ResumeCwnd: 300}).Safer(Adapted{ResumeCwnd: 200}) || !(Adapted{ResumeCwnd: 100}).Safer(Adapted{ResumeCwnd: 200}) {
+		t.Error("a smaller window is the safer one")
+	}
+}
+
 func TestWhyWindow(t *testing.T) {
 	a := Adapted{InitCwnd: 64, Window: 400}
 	if got := whyAdapted(tcp.InitCwnd, a, holds(400)); !strings.HasPrefix(got, "400 packets, which connections had in flight together without a loss,") || !strings.Contains(got, "at most 64 for each; srtt is 1.00 times") {
@@ -99,10 +125,11 @@ func TestAdaptBounds(t *testing.T) {
 	m.ReceiveRate.Max(adaptNow, 1e9, time.Minute)
 	r := &Rule{Learn: &Learn{}, Adapt: fromMetrics}
 	r.Bounds.Set(tcp.InitCwnd, 128)
+	r.Bounds.Set(tcp.ResumeCwnd, 300)
 	r.Bounds.Set(tcp.InitRwnd, 2000)
 	r.Bounds.Set(tcp.SynRTO, 500)
 	m.SRTT, m.RTTVar = 52_000, 2000
-	want := Adapted{SynRTO: 500, SynAckRTO: 250, InitCwnd: 128, Window: 400, InitRwnd: 2000}
+	want := Adapted{SynRTO: 500, SynAckRTO: 250, InitCwnd: 128, ResumeCwnd: 300, Window: 400, InitRwnd: 2000}
 	if got := r.Adapted(m, nil, Adapted{}, adaptNow); got != want {
 		t.Errorf("%+v, want %+v", got, want)
 	}

@@ -48,6 +48,34 @@ func TestFirstWindowsFollowASmallerPath(t *testing.T) {
 	}
 }
 
+// A jump that loses packets halves the window after the first round trip. The initial window stays until that is smaller.
+func TestFirstWindowsOfAJump(t *testing.T) {
+	x := transfers{now: adaptNow}
+	jump := func(to uint16, lost uint32) {
+		x.now += int64(100 * time.Millisecond)
+		x.f.Observe(&tcp.Sample{At: x.now, Duration: 100 * time.Millisecond, InitCwnd: 64, ResumeCwnd: to, InitLost: uint16(lost),
+			DataSegsOut: 2000 + lost, Retrans: lost, Lost: lost})
+	}
+	jump(800, 0)
+	jump(800, 10) // one in a hundred
+	if got := x.f.bound(x.now); got != endWindow {
+		t.Fatalf("after few losses: at most %d", got)
+	}
+	for want, to := uint16(400), uint16(800); want > 40; want, to = want/2, want {
+		jump(to, uint32(to)/2)
+		if got := x.f.bound(x.now); got != want {
+			t.Fatalf("after a lossy jump to %d: at most %d, want %d", to, got, want)
+		}
+	}
+	if initial := mostFirst(&x.f, mostWindow, x.now, nil); initial != 50 {
+		t.Errorf("the initial window is bounded by %d", initial)
+	}
+	later := &tcp.Sample{At: x.now, ResumeCwnd: 300, InitLost: 200, DataSegsOut: 400, Lost: 200, Retrans: 200, Flags: tcp.FlagLater}
+	if sent, lost := FirstWindow(later); sent != 0 || lost != 0 {
+		t.Errorf("an interval that is not the first has %d, %d", sent, lost)
+	}
+}
+
 func TestFirstWindowsRecover(t *testing.T) {
 	x := transfers{now: adaptNow}
 	x.add(64, 700, 30)
