@@ -129,8 +129,8 @@ static __always_inline void jump(struct bpf_sock_ops *skops, struct tcp_sock *tp
 	count(COUNT_RESUMED);
 }
 
-/* A round trip with the new window is over: what the connection did not use is taken back, to what slow start would
- * allow (tcp_is_cwnd_limited). */
+/* All that was sent in the round trip after the jump has arrived. What the connection did not use of the window is taken back, to
+ * what slow start would allow (tcp_is_cwnd_limited). */
 static __always_inline void take_unused(struct bpf_sock_ops *skops, struct tcp_sock *tp, struct track *t)
 {
 	__u32 used = 2 * tp->max_packets_out;
@@ -159,8 +159,10 @@ __noinline int resume_cwnd(struct bpf_sock_ops *skops)
 		break;
 	case RESUME_UNVALIDATED:
 		t->resume_phase = RESUME_VALIDATING;
-		if (!recovers(tp))
-			take_unused(skops, tp, t);
+		break;
+	case RESUME_VALIDATING:
+		t->resume_phase = RESUME_NORMAL;
+		take_unused(skops, tp, t);
 		break;
 	default:
 		if (!recovers(tp))
@@ -174,13 +176,14 @@ __noinline int resume_cwnd(struct bpf_sock_ops *skops)
  * rate, 3 MB then took 1.5 times as long as without a jump, and take 1.04 times with all of it. */
 static __always_inline void retreat(struct bpf_sock_ops *skops, struct tcp_sock *tp, struct track *t)
 {
-	__u32 acked = tp->prior_cwnd - t->resume_cwnd;	/* since the jump: slow start adds one packet for each */
+	/* since the jump: slow start adds one packet for each */
+	__u32 acked = tp->prior_cwnd > t->resume_cwnd ? tp->prior_cwnd - t->resume_cwnd : 0;
 	__u32 to = acked + tp->sacked_out;
 
 	if ((t->resume_phase != RESUME_UNVALIDATED && t->resume_phase != RESUME_VALIDATING) || skops->args[2] || !recovers(tp))
 		return;
 	t->resume_phase = RESUME_RETREAT;
-	if (to < TCP_INIT_CWND || to > t->resume_cwnd)
+	if (to < TCP_INIT_CWND)
 		to = TCP_INIT_CWND;
 	if (to < tp->snd_ssthresh && set_window(skops, tp, t, tp->snd_cwnd, to))
 		count(COUNT_RETREATED);

