@@ -73,7 +73,7 @@ func TestShippedRates(t *testing.T) {
 			limit := uint64(200e6)
 			if variant != "full" && variant != "quick" {
 				limit = 50e6
-			} else if name == "adapt" {
+			} else if name == "adapt" || name == "resume" {
 				limit = 500e6 // which its connections do not fill
 			}
 			for _, c := range s.Cases {
