@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/tcpilot/tcpilot/internal/api"
+	"github.com/tcpilot/tcpilot/internal/metrics"
 	"github.com/tcpilot/tcpilot/internal/store"
 	"github.com/tcpilot/tcpilot/internal/testenv"
 	"github.com/tcpilot/tcpilot/lab/link"
@@ -96,46 +97,50 @@ func TestMeasureLostSYN(t *testing.T) {
 	})
 }
 
-// Connections of a path that is known and not filled begin with a larger window, which their
-// samples report. Before anything is known, they begin with the kernel's.
+// Connections of a path that is known and not filled begin with a larger window, and jump to a still larger one after a
+// round trip. Their samples report both. Before anything is known, they have the kernel's.
 func TestRootInitialWindowOnAKnownPath(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "far")
 	r := w.remotes[0]
 	// So long that delays of a busy machine do not look like a queue.
 	reshape(t, r.way, func(s *link.Spec) { s.Delay, s.Rate, s.Queue = 8*delay, 0, link.Queue{} })
-	p := startTcpilot(t, w, settings{rules: "  - {name: lab, match: {remote: [10.77.0.0/16]}, learn: {arms: [cubic], hold_out: 0}, adapt: [init_cwnd]}\n"})
+	p := startTcpilot(t, w, settings{rules: "  - {name: lab, match: {remote: [10.77.0.0/16]}, learn: {arms: [cubic], hold_out: 0}, adapt: [init_cwnd, resume_cwnd]}\n"})
 	samples := p.follow(t)
-	transfer := func() uint16 {
-		sent := bulk(t, w.client, load.BulkSpec{To: at(r.Addr4), Duration: 200 * time.Millisecond})
-		window := uint16(0)
+	transfer := func() (first, jump uint16) {
+		sent := bulk(t, w.client, load.BulkSpec{To: at(r.Addr4), Duration: 300 * time.Millisecond})
 		eventually(t, 10*time.Second, "the sample of a connection", func() error {
 			s, ok := samples.find(of(sent))
 			if !ok {
 				return fmt.Errorf("no sample of %+v", sent)
 			}
-			window = s.InitCwnd
+			first, jump = s.InitCwnd, s.ResumeCwnd
 			return nil
 		})
-		return window
+		return first, jump
 	}
-	if got := transfer(); got != 0 {
-		t.Errorf("the first connection began with a window of %d", got)
+	if first, jump := transfer(); first != 0 || jump != 0 {
+		t.Errorf("the first connection began with a window of %d, and jumped to %d", first, jump)
 	}
 	e := ask[api.Explanation](t, p, "explain", r.Addr4.String())
-	if f := e.Fields[len(e.Fields)-1]; f.Field != "init_cwnd" || !f.Kernel || f.Applied || !strings.Contains(f.Why, "of the 10 samples that are needed") {
-		t.Errorf("after one connection, it is explained as %+v", e.Fields)
+	for _, f := range e.Fields {
+		if !f.Kernel || f.Applied || !strings.Contains(f.Why, "of the 10 samples that are needed") {
+			t.Errorf("after one connection, it is explained as %+v", e.Fields)
+		}
 	}
-	most := uint16(0)
-	for n := 0; n < 100 && most == 0; n++ {
-		most = transfer()
+	most, jump := uint16(0), uint16(0)
+	for n := 0; n < 100 && (most == 0 || jump == 0); n++ {
+		most, jump = transfer()
 	}
-	if most <= 10 || most > 64 {
-		t.Errorf("connections begin with %d packets, want 11 to 64\n%s", most, newSeries(t, p, r, 0).known(t))
+	if most <= 10 || most > 64 || jump <= 2*most {
+		t.Errorf("connections begin with %d packets, want 11 to 64, and jump to %d, want more than twice as many\n%s", most, jump, newSeries(t, p, r, 0).known(t))
+	}
+	if n := p.status(t).Counters.Decisions; !slices.ContainsFunc(n, func(c metrics.ReasonCount) bool { return c.Reason == "resumed" && c.Count > 0 }) {
+		t.Errorf("status counts no jump: %v", n)
 	}
 }
 
-const windowRules = "  - {name: lab, match: {remote: [10.77.0.0/16]}, learn: {arms: [cubic], hold_out: 0}, adapt: [init_cwnd]}\n"
+const windowRules = "  - {name: lab, match: {remote: [10.77.0.0/16]}, learn: {arms: [cubic], hold_out: 0}, adapt: [init_cwnd, resume_cwnd]}\n"
 
 // served is a world in which the tuned host serves objects to a remote, 50 ms away.
 type served struct {
@@ -197,18 +202,18 @@ func (s *served) begun(t *testing.T, after time.Time, n int) (out []api.Sample) 
 	return out
 }
 
-// firstWindows is what is lost of the packets of raised initial windows.
+// firstWindows is what is lost of the packets of raised windows: initial ones, and those after a jump.
 func firstWindows(samples []api.Sample) (raised int, sent, lost uint32) {
 	for _, x := range samples {
-		if x.InitCwnd > 0 {
-			raised, sent, lost = raised+1, sent+uint32(x.InitCwnd), lost+uint32(x.InitLost)
+		if x.InitCwnd+x.ResumeCwnd > 0 {
+			raised, sent, lost = raised+1, sent+uint32(x.InitCwnd)+uint32(x.ResumeCwnd), lost+uint32(x.InitLost)
 		}
 	}
 	return raised, sent, lost
 }
 
 // TestMeasureHalvedBottleneck: a bottleneck halves while objects of 1 MB, or 100 kB, are served, 5 at a time.
-// After 10 connections, less than 2 % of the packets of initial windows are lost again.
+// After 10 connections, less than 2 % of the packets of raised windows are lost again.
 func TestMeasureHalvedBottleneck(t *testing.T) {
 	testenv.Measure(t, func(t *testing.T, m *testenv.Measurement) {
 		for _, c := range []struct {
@@ -220,7 +225,7 @@ func TestMeasureHalvedBottleneck(t *testing.T) {
 			rate, name, rules := c.rate, fmt.Sprintf("%d Mbit/s, %d kB", c.rate/1e6, c.size/1000), windowRules
 			if c.most != 0 {
 				name += fmt.Sprintf(", at most %d packets", c.most)
-				rules = strings.Replace(rules, "[init_cwnd]", fmt.Sprintf("[init_cwnd], adapt_bounds: {init_cwnd: %d}", c.most), 1)
+				rules = strings.Replace(rules, "resume_cwnd]", fmt.Sprintf("resume_cwnd], adapt_bounds: {init_cwnd: %d}", c.most), 1)
 			}
 			t.Run(name, func(t *testing.T) {
 				s, _ := newServed(t, rules, link.Spec{Rate: rate, Queue: link.Queue{Bytes: rate / 8 / 20}})
@@ -241,7 +246,7 @@ func TestMeasureHalvedBottleneck(t *testing.T) {
 					return 100 * float64(lost) / float64(max(1, sent))
 				}
 				for i, x := range after[:min(len(after), 25)] {
-					t.Logf("connection %d: window %d, lost %d; srtt %v, %d of %d sent again", i+1, x.InitCwnd, x.InitLost, x.SRTT, x.Retrans, x.DataSegsOut)
+					t.Logf("connection %d: window %d, then %d, lost %d; srtt %v, %d of %d sent again", i+1, x.InitCwnd, x.ResumeCwnd, x.InitLost, x.SRTT, x.Retrans, x.DataSegsOut)
 				}
 				first, later := share(after[:10]), share(after[10:])
 				t.Logf("lost of first windows: %.2f %% of the first 10 connections, %.2f %% of the others", first, later)
@@ -299,7 +304,7 @@ func (p *tcpilot) older(t *testing.T, by time.Duration) {
 func TestMeasureSlowerAfterAnHour(t *testing.T) {
 	testenv.Measure(t, func(t *testing.T, m *testenv.Measurement) {
 		const rate = 500e6
-		s, p := newServed(t, strings.Replace(windowRules, "[init_cwnd]", "auto", 1), link.Spec{Rate: rate, Queue: link.Queue{Bytes: rate / 8 / 20}})
+		s, p := newServed(t, strings.Replace(windowRules, "[init_cwnd, resume_cwnd]", "auto", 1), link.Spec{Rate: rate, Queue: link.Queue{Bytes: rate / 8 / 20}})
 		plain := *s
 		at, err := s.beside.Listen(t.Context(), load.ListenSpec{Address: netip.AddrPortFrom(s.star.Access.Addr4.Addr(), 0).String()})
 		must(t, err)
