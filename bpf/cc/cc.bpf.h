@@ -13,7 +13,6 @@
 #include <bpf/bpf_tracing.h>
 
 #define USEC_PER_SEC 1000000ULL
-#define TCP_INFINITE_SSTHRESH 0x7fffffff	/* include/net/tcp.h */
 #define TCP_CONG_NEEDS_ECN 2			/* tcp_congestion_ops.flags */
 
 enum {				/* include/uapi/linux/tcp.h, enum tcp_ca_state */

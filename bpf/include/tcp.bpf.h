@@ -277,6 +277,8 @@ struct tcp_sock {
 
 #pragma clang attribute pop
 
+#define TCP_INFINITE_SSTHRESH 0x7fffffff	/* include/net/tcp.h */
+
 static __always_inline struct sock *tcp_sk_sock(struct tcp_sock *tp)
 {
 	return &tp->inet_conn.icsk_inet.sk;

@@ -44,7 +44,7 @@ static __always_inline void on_event(struct bpf_sock_ops *skops)
 		if (tp && (t->init_cwnd || t->resume_cwnd))
 			first_window_lost(skops, tp, t);
 		if (tp)
-			retreat(skops, tp, t);
+			resume_lost(skops, tp, t);
 		if (tp)
 			note_loss(tp, t);
 		if (!(t->flags & F_WATCH_RETRANS))

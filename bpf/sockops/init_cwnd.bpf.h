@@ -11,7 +11,8 @@
 
 enum {
 	TCP_INIT_CWND = 10,		/* include/net/tcp.h; RFC 6928 */
-	TCP_CA_RECOVERY = 3,		/* enum tcp_ca_state; CA_Loss is the next */
+	TCP_CA_CWR = 2,			/* enum tcp_ca_state */
+	TCP_CA_RECOVERY = 3,		/* CA_Loss is the next */
 };
 
 /* Turns pacing on: setting a limit of the rate does that, and pacing stays on when the limit is

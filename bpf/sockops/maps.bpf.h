@@ -162,7 +162,7 @@ struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
 	__uint(max_entries, 1);
 	__type(key, __u32);
-	__type(value, struct resume_window);
+	__type(value, union resume_window);
 } resume_windows SEC(".maps");
 
 /* How much sockets of a network namespace can receive at a time, as binary logarithm of bytes, by cookie. */

@@ -13,17 +13,20 @@ extern void tcp_reno_cong_avoid(struct sock *sk, __u32 ack, __u32 acked) __ksym;
 SEC("struct_ops")
 void BPF_PROG(resume_init, struct tcp_sock *tp)
 {
-	__u64 cookie = tcp_sk_sock(tp)->__sk_common.skc_cookie.counter;
-	struct resume_window *w;
-	__u32 zero = 0;
+	__u32 cookie = tcp_sk_sock(tp)->__sk_common.skc_cookie.counter, zero = 0;
+	union resume_window *shared, w;
 
-	w = bpf_map_lookup_elem(&resume_windows, &zero);
-	if (!w || !cookie || w->cookie != cookie)
+	shared = bpf_map_lookup_elem(&resume_windows, &zero);
+	if (!shared)
 		return;
-	w->cookie = 0;
-	tp->snd_cwnd = w->cwnd;
-	if (w->ssthresh)
-		tp->snd_ssthresh = w->ssthresh;
+	w.word = *(volatile __u64 *)&shared->word;
+	if (!cookie || w.cookie != cookie)
+		return;
+	shared->word = 0;
+	if (w.cwnd)
+		tp->snd_cwnd = w.cwnd;
+	if (w.ssthresh)
+		tp->snd_ssthresh = w.ssthresh;
 }
 
 SEC("struct_ops")

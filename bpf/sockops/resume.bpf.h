@@ -25,40 +25,40 @@ const volatile __u8 resume_cc[CC_NAME];
 /* By user space: the control is registered. */
 volatile __u32 resumes;
 
-/* Sets the congestion window, and the slow start threshold if it is not 0. The congestion control begins anew with
- * them. If the CPU is interrupted for another connection in between, the window stays. */
+/* Sets the congestion window and the slow start threshold, in packets; 0 leaves one as it is. The congestion control
+ * begins anew with them. */
 static __always_inline bool set_window(struct bpf_sock_ops *skops, struct tcp_sock *tp, struct track *t,
-				       __u32 cwnd, __u32 ssthresh)
+				       __u16 cwnd, __u16 ssthresh)
 {
+	union resume_window *shared, w = { .cookie = t->cookie, .cwnd = cwnd, .ssthresh = ssthresh };
 	struct cc_words had = tcp_ca_name(tp);
-	struct resume_window *w;
+	char reno[] = "reno";
 	__u32 zero = 0;
 
-	w = bpf_map_lookup_elem(&resume_windows, &zero);
-	if (!w)
+	shared = bpf_map_lookup_elem(&resume_windows, &zero);
+	if (!shared)
 		return false;
-	w->cwnd = cwnd;
-	w->ssthresh = ssthresh;
-	w->cookie = t->cookie;
+	*(volatile __u64 *)&shared->word = w.word;
 	if (bpf_setsockopt(skops, SOL_TCP, TCP_CONGESTION, (void *)resume_cc, CC_NAME)) {
 		count_failure(FIELD_RESUME_CWND);
 		return false;
 	}
-	if (bpf_setsockopt(skops, SOL_TCP, TCP_CONGESTION, &had, CC_NAME)) {
-		/* It was unregistered in this moment. The connection goes on as with Reno. */
+	/* The kernel's dctcp without ECN cannot be set again: it is Reno by another name. */
+	if (bpf_setsockopt(skops, SOL_TCP, TCP_CONGESTION, &had, CC_NAME) &&
+	    bpf_setsockopt(skops, SOL_TCP, TCP_CONGESTION, reno, sizeof(reno) - 1)) {
 		t->flags |= F_ARM_FAILED;
 		count(COUNT_CC_FAILED);
 	}
 	return true;
 }
 
-/* Whether the first round trip has shown nothing that speaks against a jump: nothing was lost, reordered or marked, the
- * connection is in slow start, and no queue is building. */
+/* Whether nothing speaks against a jump: nothing was lost, reordered or marked, the connection is in slow start, no queue is
+ * building, and no route demands the congestion control. */
 static __always_inline bool path_confirmed(struct tcp_sock *tp)
 {
 	__u32 least = tp->rtt_min.s[0].v, rtt = tp->rack.rtt_us;
 
-	return !tp->total_retrans && !tp->sacked_out && !tp->lost_out && !tp->delivered_ce &&
+	return !BPF_CORE_READ_BITFIELD(&tp->inet_conn, icsk_ca_dst_locked) && !tp->total_retrans && !tp->sacked_out && !tp->lost_out && !tp->delivered_ce &&
 	       !BPF_CORE_READ_BITFIELD(&tp->inet_conn, icsk_ca_state) &&
 	       tp->snd_cwnd < tp->snd_ssthresh && rtt <= least + least / 4 + USEC_PER_SEC / 1000;
 }
@@ -106,31 +106,41 @@ static __always_inline bool recovers(struct tcp_sock *tp)
 	return BPF_CORE_READ_BITFIELD(&tp->inet_conn, icsk_ca_state) >= TCP_CA_RECOVERY;
 }
 
+/* Whether the connection is so young that its first sample is still to come, and no newer rules are in force. */
+static __always_inline bool begins_still(const struct track *t)
+{
+	struct runtime_config *cfg;
+	__u32 zero = 0;
+
+	cfg = bpf_map_lookup_elem(&runtime_config, &zero);
+	return cfg && t->start_ns >= cfg->rules_ns &&
+	       (!cfg->interval_ns || bpf_ktime_get_ns() - t->start_ns < cfg->interval_ns);
+}
+
 /* The first round trip with more data than the window allows is over, and decides: a connection that sends little keeps its
  * window. */
 static __always_inline void jump(struct bpf_sock_ops *skops, struct tcp_sock *tp, struct track *t)
 {
 	__u32 want;
 
-	if (tp->write_seq - tp->snd_nxt < tp->mss_cache)
+	if (tp->write_seq - tp->snd_nxt < tp->snd_cwnd / 2 * tp->mss_cache)
 		return;
 	t->resume_phase = RESUME_NORMAL;
-	want = path_confirmed(tp) ? resume_share(tp, t) : 0;
+	want = path_confirmed(tp) && begins_still(t) ? resume_share(tp, t) : 0;
 	if (!want)
 		return;
-	turn_pacing_on(skops, tp);
 	/* From then on the kernel takes the control for one that the application chose (cc_chosen). */
 	if (t->arm >= MAX_CC && tcp_ca_chosen(tp))
 		t->flags |= F_APP_CC;
 	if (!set_window(skops, tp, t, want, 0))
 		return;
+	turn_pacing_on(skops, tp);
 	t->resume_cwnd = tp->snd_cwnd;
 	t->resume_phase = RESUME_UNVALIDATED;
 	count(COUNT_RESUMED);
 }
 
-/* All that was sent in the round trip after the jump has arrived. What the connection did not use of the window is taken back, to
- * what slow start would allow (tcp_is_cwnd_limited). */
+/* What the connection did not use of the window is taken back, to what slow start would allow (tcp_is_cwnd_limited). */
 static __always_inline void take_unused(struct bpf_sock_ops *skops, struct tcp_sock *tp, struct track *t)
 {
 	__u32 used = 2 * tp->max_packets_out;
@@ -139,8 +149,29 @@ static __always_inline void take_unused(struct bpf_sock_ops *skops, struct tcp_s
 		used = t->init_cwnd;
 	if (used < TCP_INIT_CWND)
 		used = TCP_INIT_CWND;
-	if (used < tp->snd_cwnd / 2)
-		set_window(skops, tp, t, used, 0);
+	if (used < tp->snd_cwnd / 2 && set_window(skops, tp, t, used, 0))
+		t->resume_cwnd = used;
+}
+
+/* Packets of the jump were lost or marked ("safe retreat"): the slow start threshold falls to what arrived of them, where the
+ * kernel would leave 0.5 to 0.7 of the jump. The RFC leaves half of that: on a path with a tenth of the rate, 3 MB then took 1.5 times as
+ * long as without a jump, and take 1.04 times with all of it. Controls without a threshold, as bbr, answer losses by themselves. */
+static __always_inline void retreat(struct bpf_sock_ops *skops, struct tcp_sock *tp, struct track *t)
+{
+	/* since the jump: slow start adds one packet for each */
+	__u32 acked = tp->prior_cwnd > t->resume_cwnd ? tp->prior_cwnd - t->resume_cwnd : 0;
+	__u32 to = acked + tp->sacked_out;
+
+	t->resume_phase = RESUME_RETREAT;
+	if (to < TCP_INIT_CWND)
+		to = TCP_INIT_CWND;
+	if (tp->snd_ssthresh < TCP_INFINITE_SSTHRESH && to < tp->snd_ssthresh && set_window(skops, tp, t, 0, to))
+		count(COUNT_RETREATED);
+}
+
+static __always_inline bool is_unvalidated(const struct track *t)
+{
+	return t->resume_phase == RESUME_UNVALIDATED || t->resume_phase == RESUME_VALIDATING;
 }
 
 /* A round trip of a connection is over.
@@ -153,12 +184,17 @@ __noinline int resume_cwnd(struct bpf_sock_ops *skops)
 
 	if (!tp || !t)
 		return 0;
+	if (is_unvalidated(t) && tp->delivered_ce && BPF_CORE_READ_BITFIELD(&tp->inet_conn, icsk_ca_state) == TCP_CA_CWR) {
+		retreat(skops, tp, t);
+		return 0;
+	}
 	switch (t->resume_phase) {
 	case RESUME_RECONNAISSANCE:
 		jump(skops, tp, t);
 		break;
 	case RESUME_UNVALIDATED:
 		t->resume_phase = RESUME_VALIDATING;
+		take_unused(skops, tp, t);
 		break;
 	case RESUME_VALIDATING:
 		t->resume_phase = RESUME_NORMAL;
@@ -171,22 +207,11 @@ __noinline int resume_cwnd(struct bpf_sock_ops *skops)
 	return 0;
 }
 
-/* Packets are retransmitted. If those of the jump are not all acknowledged yet, the slow start threshold falls to what arrived of
- * them ("safe retreat"), where the kernel would leave 0.5 to 0.7 of the jump. The RFC leaves half of that: on a path with a tenth of the
- * rate, 3 MB then took 1.5 times as long as without a jump, and take 1.04 times with all of it. */
-static __always_inline void retreat(struct bpf_sock_ops *skops, struct tcp_sock *tp, struct track *t)
+/* Packets are retransmitted. */
+static __always_inline void resume_lost(struct bpf_sock_ops *skops, struct tcp_sock *tp, struct track *t)
 {
-	/* since the jump: slow start adds one packet for each */
-	__u32 acked = tp->prior_cwnd > t->resume_cwnd ? tp->prior_cwnd - t->resume_cwnd : 0;
-	__u32 to = acked + tp->sacked_out;
-
-	if ((t->resume_phase != RESUME_UNVALIDATED && t->resume_phase != RESUME_VALIDATING) || skops->args[2] || !recovers(tp))
-		return;
-	t->resume_phase = RESUME_RETREAT;
-	if (to < TCP_INIT_CWND)
-		to = TCP_INIT_CWND;
-	if (to < tp->snd_ssthresh && set_window(skops, tp, t, tp->snd_cwnd, to))
-		count(COUNT_RETREATED);
+	if (is_unvalidated(t) && !skops->args[2] && recovers(tp))
+		retreat(skops, tp, t);
 }
 
 #endif

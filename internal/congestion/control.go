@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	"math"
+	"regexp"
 	"slices"
 
 	"github.com/tcpilot/tcpilot/internal/tcp"
@@ -11,6 +12,15 @@ import (
 
 // Prefix is the prefix of the names of tcpilot's own controls, and of no others.
 const Prefix = "tcpilot_"
+
+// ForMoments is the prefix of controls that no connection keeps: it gets one while its window is changed in mid-flight
+// (bpf/sockops/resume.bpf.c). Six hexadecimal digits follow, which differ between processes.
+const ForMoments = Prefix + "r"
+
+var forMoments = regexp.MustCompile("^" + ForMoments + "[0-9a-f]{6}$")
+
+// IsForMoments reports whether a control has such a name.
+func IsForMoments(name string) bool { return forMoments.MatchString(name) }
 
 // Control is what is known of a congestion control.
 type Control struct {

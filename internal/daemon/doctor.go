@@ -16,6 +16,7 @@ import (
 	"github.com/tcpilot/tcpilot/internal/api"
 	"github.com/tcpilot/tcpilot/internal/cc"
 	"github.com/tcpilot/tcpilot/internal/cgroup"
+	"github.com/tcpilot/tcpilot/internal/congestion"
 	"github.com/tcpilot/tcpilot/internal/datapath"
 	"github.com/tcpilot/tcpilot/internal/engine"
 	"github.com/tcpilot/tcpilot/internal/host"
@@ -132,7 +133,7 @@ func diagnose(rules []policy.Rule) (api.Doctor, error) {
 	if err != nil {
 		return doc, err
 	}
-	names = slices.DeleteFunc(names, func(name string) bool { return name == cc.TestName })
+	names = slices.DeleteFunc(names, func(name string) bool { return name == cc.TestName || congestion.IsForMoments(name) })
 	doc.Arms = engine.Arms{Active: parseCCs(names), Retired: map[tcp.CC]string{}, Missing: map[tcp.CC]string{}}
 	for name, err := range missing {
 		doc.Arms.Missing[name] = err.Error()

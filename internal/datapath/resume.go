@@ -6,12 +6,14 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
 	"golang.org/x/sys/unix"
 
+	"github.com/tcpilot/tcpilot/internal/congestion"
 	"github.com/tcpilot/tcpilot/internal/tcp"
 )
 
@@ -20,7 +22,7 @@ import (
 var resumeName = sync.OnceValue(func() (cc tcp.CC) {
 	var random [3]byte
 	_, _ = rand.Read(random[:]) // never fails
-	copy(cc[:], "tcpilot_r"+hex.EncodeToString(random[:]))
+	copy(cc[:], congestion.ForMoments+hex.EncodeToString(random[:]))
 	return cc
 })
 
@@ -58,8 +60,8 @@ func (r *resume) register(m *sockopsMaps) error {
 	name := resumeName()
 	copy(value[at:], name[:])
 	coll, err := ebpf.NewCollectionWithOptions(spec, *withMaps(spec, m.replacements(spec)))
-	if errors.Is(err, unix.EINVAL) {
-		return fmt.Errorf("this kernel cannot register a congestion control by a link (Linux 6.4): %w", err)
+	if errors.Is(err, unix.EINVAL) && strings.Contains(err.Error(), "map create") {
+		return fmt.Errorf("load resume: this kernel cannot register a congestion control by a link (needs Linux 6.4): %w", err)
 	}
 	if err != nil {
 		return explainLoad("resume", err)

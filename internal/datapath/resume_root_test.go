@@ -130,22 +130,25 @@ func TestRootResume(t *testing.T) {
 		{"not asked for", window(10, held, time.Minute), nil, []int{500_000}, 0},
 	} {
 		t.Run(x.name, func(t *testing.T) {
-			time.Sleep(50 * time.Millisecond) // what others were given counts for a round trip
 			r.policy(t, x.policy)
-			c, s := f.connect(t, x.own)
-			before := ccOf(t, c)
-			begun := time.Now()
-			for _, n := range x.sizes {
-				send(t, c, s, n)
+			var got tcp.Sample
+			for range 5 { // on a loaded machine, the first round trip may take too long for a jump
+				time.Sleep(50 * time.Millisecond) // what others were given counts for a round trip
+				c, s := f.connect(t, x.own)
+				before := ccOf(t, c)
+				for _, n := range x.sizes {
+					send(t, c, s, n)
+				}
+				if after := ccOf(t, c); after != before {
+					t.Errorf("its control was %s and is %s", before, after)
+				}
+				is := ofConn(c)
+				closeAll(t, c, s)
+				if got = r.find(t, "client", is); got.ResumeCwnd == x.jumps {
+					break
+				}
+				t.Logf("jumped to %d", got.ResumeCwnd)
 			}
-			took := time.Since(begun)
-			if after := ccOf(t, c); after != before {
-				t.Errorf("its control was %s and is %s", before, after)
-			}
-			is := ofConn(c)
-			closeAll(t, c, s)
-			got := r.find(t, "client", is)
-			t.Logf("window %d in %v, %d packets sent again", got.ResumeCwnd, took, got.Retrans)
 			if got.ResumeCwnd != x.jumps || got.InitLost != 0 {
 				t.Errorf("jumped to %d, %d lost, want %d", got.ResumeCwnd, got.InitLost, x.jumps)
 			}
@@ -154,7 +157,7 @@ func TestRootResume(t *testing.T) {
 			}
 		})
 	}
-	if n, err := r.Counters(); err != nil || n.Decisions["resumed"] != 5 || n.Decisions["retreated"] != 0 {
+	if n, err := r.Counters(); err != nil || n.Decisions["resumed"] < 5 || n.Decisions["retreated"] != 0 {
 		t.Errorf("counted %v %v, %v", n.Decisions["resumed"], n.Decisions["retreated"], err)
 	}
 }
@@ -221,4 +224,83 @@ func TestRootResumeRetreats(t *testing.T) {
 		return
 	}
 	t.Error("no jump lost packets")
+}
+
+// What a connection does not use of its jump is taken back: a pause later, it sends no more at once than slow start would.
+func TestRootResumeTakesBackWhatIsNotUsed(t *testing.T) {
+	r := newRig(t)
+	r.needResume(t)
+	f := newFar(t, link.Spec{Rate: 100e6, Queue: link.Queue{Bytes: 500_000}})
+	must(t, f.near.Host.SetSysctl("net.ipv4.tcp_slow_start_after_idle", "0"))
+	r.policy(t, resumes(1200, time.Minute))
+	for _, pause := range []time.Duration{0, 20 * time.Millisecond, 60 * time.Millisecond, time.Second} {
+		resumed := false
+		for range 5 { // as in TestRootResume
+			time.Sleep(50 * time.Millisecond)
+			c, s := f.connect(t, nil)
+			send(t, c, s, 40_000)
+			time.Sleep(pause)
+			send(t, c, s, 20_000)
+			time.Sleep(60 * time.Millisecond) // a round trip, whose end is seen
+			window := tcpInfo(t, c).Snd_cwnd
+			is := ofConn(c)
+			closeAll(t, c, s)
+			got := r.find(t, "client", is)
+			if resumed = got.ResumeCwnd != 0; !resumed {
+				continue
+			}
+			t.Logf("pause of %v: window %d, the sample has %d", pause, window, got.ResumeCwnd)
+			if window > 120 || got.ResumeCwnd > 120 {
+				t.Errorf("40 kB, a pause of %v, and 20 kB: the window is %d packets, and %d in the sample", pause, window, got.ResumeCwnd)
+			}
+			break
+		}
+		if !resumed {
+			t.Error("no connection jumped")
+		}
+	}
+}
+
+// A connection that is older than the interval of samples does not jump: its first sample, with the losses of a jump, is sent.
+func TestRootResumeIsForTheBeginning(t *testing.T) {
+	r := newRig(t)
+	r.needResume(t)
+	f := newFar(t, link.Spec{Rate: 100e6, Queue: link.Queue{Bytes: 500_000}})
+	r.policy(t, resumes(600, time.Minute))
+	must(t, r.SetSettings(Settings{Interval: 50 * time.Millisecond, ReportRate: 1000}))
+	c, s := f.connect(t, nil)
+	send(t, c, s, 1000)
+	time.Sleep(60 * time.Millisecond)
+	send(t, c, s, 500_000)
+	closeAll(t, c, s)
+	if n, err := r.Counters(); err != nil || n.Decisions["resumed"] != 0 {
+		t.Errorf("%v connections jumped, %v", n.Decisions["resumed"], err)
+	}
+}
+
+// The kernel's dctcp without ECN runs as dctcp-reno, which cannot be set again: it is Reno afterwards.
+func TestRootResumeOfDCTCP(t *testing.T) {
+	r := newRig(t)
+	r.needResume(t)
+	if !strings.Contains(testenv.ReadSysctl(t, nil, "net.ipv4.tcp_available_congestion_control"), "dctcp") {
+		return // Debian's kernels, as in test/vm, have it
+	}
+	f := newFar(t, link.Spec{Rate: 100e6, Queue: link.Queue{Bytes: 500_000}})
+	r.policy(t, resumes(600, time.Minute))
+	for range 5 { // as in TestRootResume
+		time.Sleep(50 * time.Millisecond)
+		c, s := f.connect(t, wantCC("dctcp"))
+		send(t, c, s, 500_000)
+		after := ccOf(t, c)
+		is := ofConn(c)
+		closeAll(t, c, s)
+		if got := r.find(t, "client", is); got.ResumeCwnd == 0 {
+			continue
+		}
+		if after != "reno" {
+			t.Errorf("after a jump, its control is %s", after)
+		}
+		return
+	}
+	t.Error("no connection jumped")
 }

@@ -233,7 +233,8 @@ func delivered(s *tcp.Sample) uint64 {
 const mostFlows = 8
 
 // carried is a number of packets that the connections of the path have had in flight together,
-// if this one had no losses; else 0. One that left slow start had its threshold in flight. In
+// if this one had no losses; else 0. One that left slow start had its threshold in flight, unless
+// its window was raised in mid-flight, beyond what it may have used. In
 // slow start, the kernel lets the congestion window grow to at most twice what was in flight
 // (tcp_is_cwnd_limited), so that the window must have grown from the value that it was raised to.
 func carried(s *tcp.Sample) uint64 {
@@ -242,7 +243,7 @@ func carried(s *tcp.Sample) uint64 {
 	}
 	one := delivered(s)
 	switch {
-	case s.Ssthresh != 0 && s.Ssthresh < tcp.InfiniteSsthresh:
+	case s.Ssthresh != 0 && s.Ssthresh < tcp.InfiniteSsthresh && s.ResumeCwnd == 0:
 		one = max(one, uint64(min(s.Ssthresh, s.DataSegsOut)))
 	case !s.Has(tcp.FlagLater) && s.Cwnd > max(minSsthresh, uint32(s.InitCwnd), uint32(s.ResumeCwnd)):
 		one = max(one, uint64(min(s.Cwnd/2, s.DataSegsOut)))

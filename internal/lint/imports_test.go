@@ -36,7 +36,7 @@ var mayImport = map[string][]string{
 
 	// edge: the kernel, the disk
 	"bigtcp":    {"netns", "pod", "poddevice", "rtnetlink", "sysctl"},
-	"datapath":  {"tcp", "path", "class", "jiffies", "limit", "netns", "progstats", "regular", "rtnetlink"},
+	"datapath":  {"tcp", "path", "class", "congestion", "jiffies", "limit", "netns", "progstats", "regular", "rtnetlink"},
 	"cc":        {"tcp", "congestion", "jiffies", "kernelcc", "netns", "progstats", "regular", "rtnetlink"},
 	"cni":       {"cnispec", "defaults", "netns", "pod", "poddevice", "podnet", "podrecord", "undo"},
 	"cniconf":   {"cnispec", "defaults", "filelock", "podrecord", "regular"},

@@ -78,7 +78,7 @@ func (f *FirstWindows) Observe(s *tcp.Sample) (halved bool) {
 			f.halve(s)
 			return true
 		}
-	case lost == 0 && f.Most != 0 && sent >= uint32(f.Most) && begun >= f.ChangedAt && s.At-f.ChangedAt >= int64(growthPause):
+	case lost == 0 && f.Most != 0 && sent >= uint32(f.Most) && max(s.InitCwnd, s.ResumeCwnd) >= f.Most && begun >= f.ChangedAt && s.At-f.ChangedAt >= int64(growthPause):
 		f.ChangedAt = s.At
 		if f.Most = max(smallWindow, f.Most+max(1, f.Most/windowGrowth)); f.Most >= endWindow {
 			f.Most = 0

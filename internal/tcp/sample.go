@@ -150,9 +150,9 @@ type Sample struct {
 
 	Flows    uint32 `json:"flows,omitempty" unit:"connections" doc:"established connections of the path then, itself included; absent: they are not counted"`
 	InitCwnd uint16 `json:"init_cwnd,omitempty" unit:"packets" doc:"initial window that was computed from the path's metrics; absent: the kernel's"`
-	InitLost uint16 `json:"init_lost,omitempty" unit:"packets" doc:"retransmissions of that window's packets after a loss, in the first sample of a connection"`
+	InitLost uint16 `json:"init_lost,omitempty" unit:"packets" doc:"retransmissions of the packets of raised windows (init_cwnd, resume_cwnd) after a loss, in the first sample of a connection"`
 
-	ResumeCwnd uint16 `json:"resume_cwnd,omitempty" unit:"packets" doc:"congestion window that it jumped to after a round trip (careful resume), in the first sample of a connection; absent: it did not; init_lost then has the losses of that round trip as well"`
+	ResumeCwnd uint16 `json:"resume_cwnd,omitempty" unit:"packets" doc:"congestion window that it jumped to after a round trip (careful resume), less what it did not use, in the first sample of a connection; absent: it did not jump"`
 
 	MaxPacingRate uint64 `json:"max_pacing_rate_bytes_per_second,omitempty" unit:"bytes/s" doc:"limit of the socket's pacing rate, whoever set it; absent: none"`
 	LossRTT       uint32 `json:"loss_rtt_us,omitempty" unit:"us" doc:"smoothed round-trip time of the packets that were delivered when losses were found: of a full queue, if there is one; only if the rule adapts max_pacing_rate"`
