@@ -191,7 +191,7 @@ enum {
 
 /* Options whose value, if adapted, depends on the connection (init_cwnd.bpf.h, rto_min.bpf.h,
  * delack.bpf.h, pacing.bpf.h, clamp.bpf.h); FIELD_NOTSENT_LOWAT is left as it is if the application
- * has set it (defaults.bpf.h). If FIELD_INIT_RWND is adapted, it is set as an option, not given as
+ * has set it (notsent_lowat.bpf.h). If FIELD_INIT_RWND is adapted, it is set as an option, not given as
  * an answer (init_rwnd.bpf.h). */
 enum {
 	FIELD_INIT_CWND = 0,
@@ -281,8 +281,9 @@ struct track {
 	__u8 peer_receive_log2;	/* binary logarithm of the bytes that the peer can receive at a time; 0: unknown */
 	__u8 told_ms;		/* the longest delay of this side's ACKs, as the peer is told; 0: it is told nothing */
 	__u8 peer_flags;	/* enum peer_flags (track.bpf.h) */
-	__u32 stands_for;	/* connections, itself included, if that was drawn at its beginning; else 0 */
-	__u32 looked_at;	/* jiffies; when it looked for a better congestion control, or began; 0: its rule switches none */
+	__u32 notsent_lowat;	/* the value that tcpilot gave the socket; 0: none */
+	__u16 stands_for;	/* connections, itself included, if that was drawn at its beginning; else 0 */
+	__u16 looked_at;	/* jiffies, modulo 2^16; when it looked for a better congestion control, or began; 0: its rule switches none */
 	__u16 resume_cwnd;	/* packets; the congestion window that it jumped to (resume.bpf.h); 0: it did not */
 	__u8 resume_phase;	/* enum resume_phase (track.bpf.h) */
 	__u8 pad[1];		/* a slot is one cache line */

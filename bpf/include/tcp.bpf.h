@@ -23,6 +23,7 @@
 #define IPV6_TCLASS 67
 #define TCP_SYNCNT 7
 #define TCP_CONGESTION 13
+#define TCP_NOTSENT_LOWAT 25
 #define TCP_BPF_SOCK_OPS_CB_FLAGS 1008	/* since Linux 6.12; older headers lack it */
 
 enum {				/* include/net/tcp_states.h */

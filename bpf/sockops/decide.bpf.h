@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /* Decides what a connection gets of its path's policy: the hold-out or an arm, and whether fields
- * are set. Needs the map netns_yields of the including object.
+ * are set.
  */
 #ifndef TCPILOT_DECIDE_BPF_H
 #define TCPILOT_DECIDE_BPF_H

@@ -8,7 +8,7 @@
  * not followed (adopts): it is sampled from then on, but has no class, because it is not known which end opened it.
  *
  * Settings of live connections follow their path: the adapted values of RTO_MIN, DELACK_MAX and the clamp of
- * the congestion window, and the marks of ACKs (ack_marks.bpf.h).
+ * the congestion window, the marks of ACKs (ack_marks.bpf.h), and, by a program of its own, TCP_NOTSENT_LOWAT.
  *
  * Linux 6.12 omits the connections of one bucket of its hash table (one of thousands) if it is the namespace's first with
  * any, and its number is one above that of the last bucket of listening sockets, or 0 without those:
@@ -22,6 +22,7 @@
 #include "delack.bpf.h"
 #include "ack_marks.bpf.h"
 #include "clamp.bpf.h"
+#include "notsent_lowat.bpf.h"
 #include "peer_listen.bpf.h"
 #include "policy.bpf.h"
 
@@ -46,6 +47,9 @@ struct {
 /* Whether connections without state are adopted. User space sets it before each walk: on a busy host, most of
  * them are not followed (follow.bpf.h). */
 __u32 adopts = 1;
+
+/* Whether some rule sets TCP_NOTSENT_LOWAT. User space sets it. */
+__u32 sets_lowat;
 
 /* Connections without a policy that no row of flow_counts counts, found since user space cleared it. */
 __u32 uncounted;
@@ -250,27 +254,27 @@ int tcpilot_live(struct bpf_iter__tcp *ctx)
 	return 0;
 }
 
-/* The class that a connection would get if it began now. Of an adopted one it is not known
- * which end opened it: 0 if that matters. */
-static __always_inline __u32 class_now(struct tcp_sock *tp, __u32 bank, __u32 flags)
+/* The class that a connection would get if it began now; NULL: none. Of an adopted one it is not known
+ * which end opened it: NULL if that matters. */
+static __always_inline const struct class_entry *class_now(struct tcp_sock *tp, __u32 bank, __u32 flags)
 {
 	__u64 netns = tcp_sk_sock(tp)->__sk_common.skc_net.net->net_cookie;
 	const struct rule_bank *b = rules_of(bank);
-	const struct class_entry *cls;
+	const struct class_entry *cls = NULL;
 	struct conn c = {};
 	__u32 id = 0;
 
 	if (!b)
-		return 0;
+		return NULL;
 	conn_read_sock(tp, &c);
 	for (int i = 0; i < 2; i++) {
 		c.outgoing = flags & F_ADOPTED ? i : (flags & F_OUTGOING) != 0;
 		cls = classify(&c, b, bank, tp, netns);
-		if (!cls || (i && cls->id != id))
-			return 0;
+		if (!cls || !cls->id || (i && cls->id != id))
+			return NULL;
 		id = cls->id;
 	}
-	return id;
+	return cls;
 }
 
 /* Counts connections that no hook counted: those that are older than tcpilot, and those that began
@@ -284,7 +288,8 @@ int tcpilot_join(struct bpf_iter__tcp *ctx)
 	struct runtime_config *cfg;
 	struct live_conn *l;
 	struct tcp_sock *tp;
-	__u32 zero = 0, class;
+	const struct class_entry *cls;
+	__u32 zero = 0;
 
 	if (!skc || !(1U << (skc->skc_state & 31) & FLOW_STATES))
 		return 0;
@@ -295,14 +300,66 @@ int tcpilot_join(struct bpf_iter__tcp *ctx)
 	cfg = bpf_map_lookup_elem(&runtime_config, &zero);
 	if (!l || l->track.flow || !cfg)
 		return 0;
-	class = class_now(tp, cfg->bank & 1, l->track.flags);
-	if (!class)
+	cls = class_now(tp, cfg->bank & 1, l->track.flags);
+	if (!cls)
 		return 0;
-	p = conn_policy(tp, class, bpf_ktime_get_ns());
+	p = conn_policy(tp, cls->id, bpf_ktime_get_ns());
 	if (!p)
 		return 0;
 	flow_follow(&l->track, p);
 	flow_found(&l->track);
+	return 0;
+}
+
+/* TCP_NOTSENT_LOWAT that a connection would begin with now; 0: that of the application, or of the sysctl. It classifies
+ * again: under newer rules, the connection may have another class, or be left alone. */
+static __always_inline __u32 lowat_now(struct tcp_sock *tp, const struct track *t, const struct runtime_config *cfg)
+{
+	__u64 netns = tcp_sk_sock(tp)->__sk_common.skc_net.net->net_cookie, *owned = NULL;
+	const struct class_entry *cls = class_now(tp, cfg->bank & 1, t->flags);
+	const struct path_policy *p;
+	__u32 *own;
+
+	if (!cls || (cls->flags & CLASS_LEAVE))
+		return 0;
+	if ((cfg->yield & NOTSENT_LOWAT_BIT) && !(cls->flags & CLASS_NAMED))
+		owned = bpf_map_lookup_elem(&netns_yields, &netns);
+	if (owned && (*owned & NOTSENT_LOWAT_BIT))
+		return 0;
+	p = conn_policy(tp, cls->id, bpf_ktime_get_ns());
+	if (!p || p->hold_out >= 1 << 16 || !(p->set & NOTSENT_LOWAT_BIT))
+		return 0;
+	/* An objective's value does not replace the application's. */
+	own = p->adapted & NOTSENT_LOWAT_BIT ? bpf_sk_storage_get(&own_lowat, tp, 0, 0) : NULL;
+	if (own && *own != SUBFLOW_LOWAT)
+		return 0;
+	return p->value[FIELD_NOTSENT_LOWAT];
+}
+
+/* Gives running connections the TCP_NOTSENT_LOWAT of the rules that they match now. A separate program, because few hosts
+ * have such a rule, and because the stack of tcpilot_live has no room for it. */
+SEC("iter/tcp")
+int tcpilot_lowat(struct bpf_iter__tcp *ctx)
+{
+	struct sock_common *skc = ctx->sk_common;
+	struct runtime_config *cfg;
+	struct live_conn *l;
+	struct tcp_sock *tp;
+	struct track *t;
+	__u32 zero = 0;
+
+	if (!skc || !(1U << (skc->skc_state & 31) & FLOW_STATES))
+		return 0;
+	tp = bpf_skc_to_tcp_sock(skc);
+	cfg = bpf_map_lookup_elem(&runtime_config, &zero);
+	if (!tp || !skc->skc_cookie.counter || !cfg || bpf_ktime_get_ns() >= cfg->lease_ns)
+		return 0;
+	l = bpf_sk_storage_get(&live, tp, 0, 0);
+	t = l ? &l->track : slot_find(skc->skc_cookie.counter);
+	if (!t || (t->flags & (F_HOLD_OUT | F_ADOPTED)))
+		return 0;
+	if ((sets_lowat || t->notsent_lowat) && lowat_may_change(tp, t))
+		give_lowat(tp, t, sets_lowat ? lowat_now(tp, t, cfg) : 0);
 	return 0;
 }
 

@@ -73,6 +73,16 @@ struct {
 	__type(value, struct rule_set);
 } cgroup_rules SEC(".maps"), netns_rules SEC(".maps");
 
+/* What each network namespace owns (fields and YIELD_CC), by its cookie. Read only if
+ * runtime_config.yield is not 0. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 65536);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, __u64);
+	__type(value, __u64);
+} netns_yields SEC(".maps");
+
 /* Rate limits, of rules and of paths: their keys are derived from names. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
@@ -137,6 +147,14 @@ struct {
 	__type(key, int);
 	__type(value, struct live_conn);
 } live SEC(".maps");
+
+/* TCP_NOTSENT_LOWAT of the application, where a rule's value replaced it (notsent_lowat.bpf.h). */
+struct {
+	__uint(type, BPF_MAP_TYPE_SK_STORAGE);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, int);
+	__type(value, __u32);
+} own_lowat SEC(".maps");
 
 /* By number of the CPU; user space sets how many there are. A per-CPU array would need another read of memory
  * for each look-up, to find its values. */

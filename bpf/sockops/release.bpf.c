@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 /* Gives running connections back what they had before tcpilot: the kernel's DELACK_MAX, clamp of the congestion
- * window, priority and DSCP, the pacing rate of their application, and the kernel's RTO_MIN if that lengthens the timeout. What
+ * window, priority and DSCP, the TCP_NOTSENT_LOWAT and the pacing rate of their application, and the kernel's RTO_MIN if that lengthens the timeout. What
  * others have chosen since is kept. Listeners lose the flag for the peer option. Loaded only for walks over all sockets when a daemon
  * stops, or to detach what an earlier one left.
  *
@@ -10,6 +10,7 @@
 #include "clamp.bpf.h"
 #include "delack.bpf.h"
 #include "limits.bpf.h"
+#include "notsent_lowat.bpf.h"
 #include "peer_listen.bpf.h"
 #include "rto_min.bpf.h"
 #include "slots.bpf.h"
@@ -61,6 +62,8 @@ int tcpilot_release(struct bpf_iter__tcp *ctx)
 	follow_rto_min(tp, t, cfg, NULL);
 	follow_delack_max(tp, t, cfg, NULL);
 	release_clamp(tp, t);
+	if (lowat_may_change(tp, t))
+		give_lowat(tp, t, 0);
 	if (l)
 		mark_acks(tp, l, NULL, cfg, NULL);
 	return 0;

@@ -18,16 +18,6 @@ const volatile __u64 options_after;
 
 /* ---- maps of this object alone: user space writes ------------------------ */
 
-/* What each network namespace owns (fields and YIELD_CC), by its cookie. Read only if
- * runtime_config.yield is not 0. */
-struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, 65536);
-	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__type(key, __u64);
-	__type(value, __u64);
-} netns_yields SEC(".maps");
-
 /* Answers to repeated timeouts, by class (timeouts.bpf.h). */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
@@ -92,7 +82,7 @@ struct {
 #include "init_rwnd.bpf.h"
 #include "rto_min.bpf.h"
 #include "delack.bpf.h"
-#include "defaults.bpf.h"
+#include "notsent_lowat.bpf.h"
 #include "pacing.bpf.h"
 #include "peer.bpf.h"
 #include "round_trip.bpf.h"
@@ -180,7 +170,7 @@ static __noinline void apply_begin(struct bpf_sock_ops *skops, const struct conn
 				   struct track *t, bool outgoing)
 {
 	__u64 set = ctx->policy->set & ~ctx->yield;
-	__u32 rto_min;
+	__u32 rto_min, lowat = ctx->tp->notsent_lowat;
 
 	if (outgoing && shortens_syn_timeout(ctx))
 		mark_syn_timeout(skops, ctx->tp, ctx->counters, ctx->policy->syn_timeout);
@@ -200,6 +190,9 @@ static __noinline void apply_begin(struct bpf_sock_ops *skops, const struct conn
 	/* limit_pacing divides it once the connection is counted */
 	set &= ~(ctx->policy->adapted & (1ULL << FIELD_MAX_PACING_RATE));
 	apply_fields(skops, ctx->policy, set, false);
+	/* An equal value of the application stays its own. */
+	if ((set & NOTSENT_LOWAT_BIT) && ctx->tp->notsent_lowat != lowat && skops->sk)
+		note_lowat(skops->sk, t, lowat, ctx->tp->notsent_lowat);
 	if (outgoing && (set & PEER_BIT))
 		t->told_ms = peer_tells(skops, ctx->cls->flags);
 	if (outgoing && !(ctx->policy->set & ~ANSWER_FIELDS))

@@ -62,7 +62,7 @@ static __always_inline bool cc_is_ours(struct tcp_sock *tp, const struct track *
 /* A connection begins whose rule switches running ones. */
 static __always_inline void await_switch(struct bpf_sock_ops *skops, struct track *t)
 {
-	t->looked_at = (__u32)bpf_jiffies64() ?: 1;
+	t->looked_at = (__u16)bpf_jiffies64() ?: 1;
 	bpf_sock_ops_cb_flags_set(skops, skops->bpf_sock_ops_cb_flags | BPF_SOCK_OPS_RTT_CB_FLAG);
 }
 
@@ -71,13 +71,13 @@ static __always_inline bool looks_now(struct track *t, const struct runtime_conf
 {
 	__u32 jiffies = bpf_jiffies64();
 
-	if (!t->looked_at || jiffies_us(jiffies - t->looked_at) < SWITCH_LOOK_US)
+	if (!t->looked_at || jiffies_us((__u16)(jiffies - t->looked_at)) < SWITCH_LOOK_US)
 		return false;
 	/* Under newer rules, the connection may have another class, or be left alone. */
 	if (t->arm == NO_ARM || keeps_arm(t) || t->start_ns < cfg->rules_ns ||
 	    (t->flags & (F_HOLD_OUT | F_APP_CC | F_ARM_FAILED)))
 		return false;
-	t->looked_at = jiffies ?: 1;
+	t->looked_at = (__u16)jiffies ?: 1;
 	return true;
 }
 

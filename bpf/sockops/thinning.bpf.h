@@ -14,6 +14,7 @@
 #define THIN_LEAST_NS NSEC_PER_MSEC
 #define THIN_BATCH 16	/* a power of two */
 #define THIN_FLOOR 4	/* at least report_rate / THIN_FLOOR ends a second are reported */
+#define THIN_MOST 65535	/* connections that one stands for, at most: track.stands_for */
 
 static struct {
 	__u64 begun_ns;		/* of the window */
@@ -27,8 +28,9 @@ static struct {
 static __always_inline __u64 thin_share(__u64 ends, __u64 rate)
 {
 	__u64 bounded_ends = ends > THIN_FLOOR * rate ? THIN_FLOOR * rate : ends;
+	__u64 share = (ends * bounded_ends + rate * rate - 1) / (rate * rate);
 
-	return (ends * bounded_ends + rate * rate - 1) / (rate * rate);
+	return share < THIN_MOST ? share : THIN_MOST;
 }
 
 /* A window also closes after a number of ends, so that a burst counts within milliseconds. It lasts a millisecond at least:

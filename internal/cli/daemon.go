@@ -107,10 +107,10 @@ daemon runs, this command removes what an earlier one left in the kernel, and th
 needs root. What was learned stays on disk.
 
 Running connections get back what they had before rate limits, before adapted values
-of delack_max, cwnd_clamp and max_pacing_rate, and before ack_priority and ack_dscp,
-unless an application or another program has changed it since. They keep their
-congestion control, the windows that they began with, mostly RTO_MIN, and what other
-fields of a rule's 'set' gave them.
+of delack_max, cwnd_clamp and max_pacing_rate, and before ack_priority, ack_dscp and
+notsent_lowat, unless an application or another program has changed it since. They
+keep their congestion control, the windows that they began with, mostly RTO_MIN, and
+what other fields of a rule's 'set' gave them.
 
 With --pods, only the programs at the network devices of pods are removed, and
 devices get back the sizes of packets that they had (BIG TCP). The daemon goes on:

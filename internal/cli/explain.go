@@ -5,6 +5,7 @@ import (
 	"io"
 	"net/netip"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -157,6 +158,9 @@ func (a *app) renderExplanation(w io.Writer, e api.Explanation) {
 		if b := p.LeftToDefault; b != nil {
 			line("left", "to kernel defaults for %s: %s", console.Span(b.Until.Sub(a.Now())), b.Why)
 		}
+		if s := p.Switched; s != nil {
+			line("running", "%s", fmtSwitched(s, a.Now()))
+		}
 		if p.Slice > 0 {
 			line("draw", "one arm for all connections that begin in the same %s", fmtDuration(p.Slice))
 		}
@@ -166,6 +170,20 @@ func (a *app) renderExplanation(w io.Writer, e api.Explanation) {
 	for _, n := range e.Notes {
 		fmt.Fprintf(w, "\nNote: %s\n", n)
 	}
+}
+
+// fmtSwitched says what became of running connections: those that got another congestion control, and those that kept theirs.
+func fmtSwitched(s *engine.Switched, now time.Time) string {
+	group := func(g engine.RunningGroup, verb string) string {
+		if g.Connections == 0 {
+			return "none" + verb
+		}
+		return fmt.Sprintf("%d%s (%s, %s retransmitted)", g.Connections, verb, fmtRate(float64(g.Goodput)), fmtShare(g.Retrans))
+	}
+	if b := s.Stopped; b != nil {
+		return fmt.Sprintf("connections keep their arm for %s: %s", console.Span(b.Until.Sub(now)), b.Why)
+	}
+	return fmt.Sprintf("connections get %s: %s, %s, gain %s; begun %s", s.To, group(s.Switched, " did"), group(s.Kept, " kept their arm"), fmtGain(s.Gain), fmtAgo(now, s.Since))
 }
 
 // activeNow adds the number of established connections, if they are counted.

@@ -72,7 +72,10 @@ func (p *place) rules(t *testing.T, rules string) {
 	if !strings.Contains(rules, "congestion_controls:") {
 		rules = "congestion_controls: none\n" + rules
 	}
-	text := fmt.Sprintf("cgroup: %q\nbpffs: %s\nrun_dir: %s\nstate_dir: %s\nmetrics: {listen: \"\"}\nbuiltin_rules: false\ninterval: 0\n"+
+	if !strings.Contains(rules, "interval: ") {
+		rules = "interval: 0\n" + rules
+	}
+	text := fmt.Sprintf("cgroup: %q\nbpffs: %s\nrun_dir: %s\nstate_dir: %s\nmetrics: {listen: \"\"}\nbuiltin_rules: false\n"+
 		"learning: {lease: 2s, save_interval: 5s, paths: {limit: 256}}\n%s\n",
 		p.attachTo(), cmp.Or(p.bpffs, p.dir), p.path("run"), p.path("state"), rules)
 	if err := os.WriteFile(p.config, []byte(text), 0o644); err != nil {

@@ -435,8 +435,9 @@ type abiTrack struct {
 	PeerReceiveLog2 uint8
 	ToldMs          uint8
 	PeerFlags       uint8
-	StandsFor       uint32
-	LookedAt        uint32
+	NotsentLowat    uint32
+	StandsFor       uint16
+	LookedAt        uint16
 	ResumeCwnd      uint16
 	ResumePhase     uint8
 	Pad             [1]uint8

@@ -61,6 +61,7 @@ type Datapath struct {
 	ccs                            ccTable
 	badSamples                     counter
 	adoption                       adoption
+	lowats                         lowats
 	listeners                      listeners
 	walking                        walking
 

@@ -243,6 +243,7 @@ func (d *Datapath) Walk(walk func() (all bool, err error)) (tooMany, tooFew int,
 		_, err := walk()
 		return 0, 0, err
 	}
+	looked := d.lowats.begin()
 	adopted, err := d.beginAdoption()
 	if err != nil {
 		return 0, 0, err
@@ -261,6 +262,7 @@ func (d *Datapath) Walk(walk func() (all bool, err error)) (tooMany, tooFew int,
 		return 0, 0, err
 	}
 	adopted()
+	looked()
 	if all, err := d.join(walk); err != nil || !all {
 		return 0, 0, err
 	}

@@ -29,6 +29,8 @@ const (
 	iterMapLocalRules     = "local_rules"
 	iterMapNetnsReceive   = "netns_receive"
 	iterMapNetnsRules     = "netns_rules"
+	iterMapNetnsYields    = "netns_yields"
+	iterMapOwnLowat       = "own_lowat"
 	iterMapPathPolicies   = "path_policies"
 	iterMapPeerCallbacks  = "peer_callbacks"
 	iterMapPortRules      = "port_rules"
@@ -41,10 +43,12 @@ const (
 	iterMapSlots          = "slots"
 	iterProgTcpilotJoin   = "tcpilot_join"
 	iterProgTcpilotLive   = "tcpilot_live"
+	iterProgTcpilotLowat  = "tcpilot_lowat"
 	iterVarAdopts         = "adopts"
 	iterVarAttachedCgroup = "attached_cgroup"
 	iterVarJiffyUs        = "jiffy_us"
 	iterVarListenersErr   = "listeners_err"
+	iterVarSetsLowat      = "sets_lowat"
 	iterVarUncounted      = "uncounted"
 )
 
@@ -90,8 +94,9 @@ type iterSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type iterProgramSpecs struct {
-	TcpilotJoin *ebpf.ProgramSpec `ebpf:"tcpilot_join"`
-	TcpilotLive *ebpf.ProgramSpec `ebpf:"tcpilot_live"`
+	TcpilotJoin  *ebpf.ProgramSpec `ebpf:"tcpilot_join"`
+	TcpilotLive  *ebpf.ProgramSpec `ebpf:"tcpilot_live"`
+	TcpilotLowat *ebpf.ProgramSpec `ebpf:"tcpilot_lowat"`
 }
 
 // iterMapSpecs contains maps before they are loaded into the kernel.
@@ -111,6 +116,8 @@ type iterMapSpecs struct {
 	LocalRules    *ebpf.MapSpec `ebpf:"local_rules"`
 	NetnsReceive  *ebpf.MapSpec `ebpf:"netns_receive"`
 	NetnsRules    *ebpf.MapSpec `ebpf:"netns_rules"`
+	NetnsYields   *ebpf.MapSpec `ebpf:"netns_yields"`
+	OwnLowat      *ebpf.MapSpec `ebpf:"own_lowat"`
 	PathPolicies  *ebpf.MapSpec `ebpf:"path_policies"`
 	PeerCallbacks *ebpf.MapSpec `ebpf:"peer_callbacks"`
 	PortRules     *ebpf.MapSpec `ebpf:"port_rules"`
@@ -131,6 +138,7 @@ type iterVariableSpecs struct {
 	AttachedCgroup *ebpf.VariableSpec `ebpf:"attached_cgroup"`
 	JiffyUs        *ebpf.VariableSpec `ebpf:"jiffy_us"`
 	ListenersErr   *ebpf.VariableSpec `ebpf:"listeners_err"`
+	SetsLowat      *ebpf.VariableSpec `ebpf:"sets_lowat"`
 	Uncounted      *ebpf.VariableSpec `ebpf:"uncounted"`
 }
 
@@ -167,6 +175,8 @@ type iterMaps struct {
 	LocalRules    *ebpf.Map `ebpf:"local_rules"`
 	NetnsReceive  *ebpf.Map `ebpf:"netns_receive"`
 	NetnsRules    *ebpf.Map `ebpf:"netns_rules"`
+	NetnsYields   *ebpf.Map `ebpf:"netns_yields"`
+	OwnLowat      *ebpf.Map `ebpf:"own_lowat"`
 	PathPolicies  *ebpf.Map `ebpf:"path_policies"`
 	PeerCallbacks *ebpf.Map `ebpf:"peer_callbacks"`
 	PortRules     *ebpf.Map `ebpf:"port_rules"`
@@ -194,6 +204,8 @@ func (m *iterMaps) Close() error {
 		m.LocalRules,
 		m.NetnsReceive,
 		m.NetnsRules,
+		m.NetnsYields,
+		m.OwnLowat,
 		m.PathPolicies,
 		m.PeerCallbacks,
 		m.PortRules,
@@ -215,6 +227,7 @@ type iterVariables struct {
 	AttachedCgroup *ebpf.Variable `ebpf:"attached_cgroup"`
 	JiffyUs        *ebpf.Variable `ebpf:"jiffy_us"`
 	ListenersErr   *ebpf.Variable `ebpf:"listeners_err"`
+	SetsLowat      *ebpf.Variable `ebpf:"sets_lowat"`
 	Uncounted      *ebpf.Variable `ebpf:"uncounted"`
 }
 
@@ -222,14 +235,16 @@ type iterVariables struct {
 //
 // It can be passed to loadIterObjects or ebpf.CollectionSpec.LoadAndAssign.
 type iterPrograms struct {
-	TcpilotJoin *ebpf.Program `ebpf:"tcpilot_join"`
-	TcpilotLive *ebpf.Program `ebpf:"tcpilot_live"`
+	TcpilotJoin  *ebpf.Program `ebpf:"tcpilot_join"`
+	TcpilotLive  *ebpf.Program `ebpf:"tcpilot_live"`
+	TcpilotLowat *ebpf.Program `ebpf:"tcpilot_lowat"`
 }
 
 func (p *iterPrograms) Close() error {
 	return _IterClose(
 		p.TcpilotJoin,
 		p.TcpilotLive,
+		p.TcpilotLowat,
 	)
 }
 

@@ -28,6 +28,8 @@ const (
 	limitsMapLocalRules        = "local_rules"
 	limitsMapNetnsReceive      = "netns_receive"
 	limitsMapNetnsRules        = "netns_rules"
+	limitsMapNetnsYields       = "netns_yields"
+	limitsMapOwnLowat          = "own_lowat"
 	limitsMapPathPolicies      = "path_policies"
 	limitsMapPeerCallbacks     = "peer_callbacks"
 	limitsMapPortRules         = "port_rules"
@@ -106,6 +108,8 @@ type limitsMapSpecs struct {
 	LocalRules    *ebpf.MapSpec `ebpf:"local_rules"`
 	NetnsReceive  *ebpf.MapSpec `ebpf:"netns_receive"`
 	NetnsRules    *ebpf.MapSpec `ebpf:"netns_rules"`
+	NetnsYields   *ebpf.MapSpec `ebpf:"netns_yields"`
+	OwnLowat      *ebpf.MapSpec `ebpf:"own_lowat"`
 	PathPolicies  *ebpf.MapSpec `ebpf:"path_policies"`
 	PeerCallbacks *ebpf.MapSpec `ebpf:"peer_callbacks"`
 	PortRules     *ebpf.MapSpec `ebpf:"port_rules"`
@@ -158,6 +162,8 @@ type limitsMaps struct {
 	LocalRules    *ebpf.Map `ebpf:"local_rules"`
 	NetnsReceive  *ebpf.Map `ebpf:"netns_receive"`
 	NetnsRules    *ebpf.Map `ebpf:"netns_rules"`
+	NetnsYields   *ebpf.Map `ebpf:"netns_yields"`
+	OwnLowat      *ebpf.Map `ebpf:"own_lowat"`
 	PathPolicies  *ebpf.Map `ebpf:"path_policies"`
 	PeerCallbacks *ebpf.Map `ebpf:"peer_callbacks"`
 	PortRules     *ebpf.Map `ebpf:"port_rules"`
@@ -184,6 +190,8 @@ func (m *limitsMaps) Close() error {
 		m.LocalRules,
 		m.NetnsReceive,
 		m.NetnsRules,
+		m.NetnsYields,
+		m.OwnLowat,
 		m.PathPolicies,
 		m.PeerCallbacks,
 		m.PortRules,

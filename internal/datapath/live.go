@@ -17,7 +17,9 @@ type liveIterator struct {
 	prog *ebpf.Program
 	iter *link.Iter
 	join *link.Iter // counts connections that no hook counted; only used during Walk
-	objs iterObjects
+	// lowat gives connections the TCP_NOTSENT_LOWAT of their rules (followLowat).
+	lowat *link.Iter
+	objs  iterObjects
 }
 
 // loadLive loads the iterator with the maps of the hooks. Without it, connections are sampled only
@@ -57,6 +59,9 @@ func newLiveIterator(m *sockopsMaps, cgroup uint64) (*liveIterator, error) {
 	if it.join, err = link.AttachIter(link.IterOptions{Program: it.objs.TcpilotJoin}); err != nil {
 		return nil, errors.Join(fmt.Errorf("attach TCP iterator: %w", err), it.iter.Close(), it.objs.Close())
 	}
+	if it.lowat, err = link.AttachIter(link.IterOptions{Program: it.objs.TcpilotLowat}); err != nil {
+		return nil, errors.Join(fmt.Errorf("attach TCP iterator: %w", err), it.join.Close(), it.iter.Close(), it.objs.Close())
+	}
 	return it, nil
 }
 
@@ -92,6 +97,54 @@ func (d *Datapath) beginAdoption() (done func(), err error) {
 	}, nil
 }
 
+// lowatPause: of the walks without a reason, one in so many looks at TCP_NOTSENT_LOWAT, because a program of its own reads
+// all sockets for that, as slowly as the walk itself. What it finds are paths whose connections were all held out, or
+// are not any more.
+const lowatPause = 12
+
+// lowats tells which walks look at the TCP_NOTSENT_LOWAT of running connections: one complete walk after rules or settings
+// have changed, or after the start, because an earlier daemon may have had a rule that sets it; and one in lowatPause as long as some rule sets it.
+type lowats struct {
+	sets           atomic.Bool
+	wanted, served atomic.Uint64 // wanted: changes; served: wanted, before the latest complete walk that looked
+	looks          atomic.Bool   // the present walk does
+	walks          uint64        // only the caller of Walk uses it
+}
+
+// changed notes that rules or settings were written.
+func (l *lowats) changed() {
+	if l.sets.Load() {
+		l.wanted.Add(1)
+	}
+}
+
+// begin decides whether the walk that follows looks. done is to be called if it was complete.
+func (l *lowats) begin() (done func()) {
+	wanted := l.wanted.Load()
+	l.walks++
+	l.looks.Store(wanted != l.served.Load() || l.sets.Load() && l.walks%lowatPause == 0)
+	return func() { l.served.Store(wanted) }
+}
+
+// followLowat lets walks give running connections the TCP_NOTSENT_LOWAT of their rules, or, if none sets one, what
+// they had before.
+func (d *Datapath) followLowat(sets bool) error {
+	if d.live == nil || d.lowats.wanted.Load() != 0 && d.lowats.sets.Load() == sets {
+		d.lowats.changed()
+		return nil
+	}
+	var value uint32
+	if sets {
+		value = 1
+	}
+	if err := d.live.objs.SetsLowat.Set(value); err != nil {
+		return fmt.Errorf("set whether rules set TCP_NOTSENT_LOWAT: %w", err)
+	}
+	d.lowats.sets.Store(sets)
+	d.lowats.wanted.Add(1)
+	return nil
+}
+
 // replacements are the maps that spec shares with the hooks, by their names in C.
 func (m *sockopsMaps) replacements(spec *ebpf.CollectionSpec) map[string]*ebpf.Map {
 	shared := map[string]*ebpf.Map{}
@@ -114,7 +167,7 @@ func withMaps(spec *ebpf.CollectionSpec, existing map[string]*ebpf.Map) *ebpf.Co
 
 func (it *liveIterator) Close() error {
 	it.objs.iterVariables = iterVariables{} // mapped memory holds a map
-	return errors.Join(it.join.Close(), it.iter.Close(), it.objs.Close())
+	return errors.Join(it.lowat.Close(), it.join.Close(), it.iter.Close(), it.objs.Close())
 }
 
 // SampleLive samples the long-lived connections of the calling thread's network
@@ -124,14 +177,15 @@ func (d *Datapath) SampleLive() error {
 	if d.live == nil {
 		return nil
 	}
-	it := d.live.iter
 	if d.flows.joining {
-		it = d.live.join
-	} else {
-		d.walking.begin()
-		defer d.walking.end()
+		return walkSockets(d.live.join)
 	}
-	return walkSockets(it)
+	d.walking.begin()
+	defer d.walking.end()
+	if err := walkSockets(d.live.iter); err != nil || !d.lowats.looks.Load() {
+		return err
+	}
+	return walkSockets(d.live.lowat)
 }
 
 // walkSockets runs the program of a TCP iterator for the sockets of the calling thread's network namespace.

@@ -185,6 +185,9 @@ func (d *Datapath) SetSettings(s Settings) error {
 	if s.Interval > 0 && d.config.IntervalNs == 0 { // until now, walks adopted none
 		d.adoption.wanted.Add(1)
 	}
+	if err := d.followLowat(s.Fields&(1<<tcp.NotsentLowat) != 0); err != nil {
+		return err
+	}
 	d.config.IntervalNs = uint64(max(0, s.Interval))
 	d.config.ReportRate = s.ReportRate
 	return d.putConfig()

@@ -28,6 +28,8 @@ const (
 	releaseMapLocalRules      = "local_rules"
 	releaseMapNetnsReceive    = "netns_receive"
 	releaseMapNetnsRules      = "netns_rules"
+	releaseMapNetnsYields     = "netns_yields"
+	releaseMapOwnLowat        = "own_lowat"
 	releaseMapPathPolicies    = "path_policies"
 	releaseMapPeerCallbacks   = "peer_callbacks"
 	releaseMapPortRules       = "port_rules"
@@ -104,6 +106,8 @@ type releaseMapSpecs struct {
 	LocalRules    *ebpf.MapSpec `ebpf:"local_rules"`
 	NetnsReceive  *ebpf.MapSpec `ebpf:"netns_receive"`
 	NetnsRules    *ebpf.MapSpec `ebpf:"netns_rules"`
+	NetnsYields   *ebpf.MapSpec `ebpf:"netns_yields"`
+	OwnLowat      *ebpf.MapSpec `ebpf:"own_lowat"`
 	PathPolicies  *ebpf.MapSpec `ebpf:"path_policies"`
 	PeerCallbacks *ebpf.MapSpec `ebpf:"peer_callbacks"`
 	PortRules     *ebpf.MapSpec `ebpf:"port_rules"`
@@ -156,6 +160,8 @@ type releaseMaps struct {
 	LocalRules    *ebpf.Map `ebpf:"local_rules"`
 	NetnsReceive  *ebpf.Map `ebpf:"netns_receive"`
 	NetnsRules    *ebpf.Map `ebpf:"netns_rules"`
+	NetnsYields   *ebpf.Map `ebpf:"netns_yields"`
+	OwnLowat      *ebpf.Map `ebpf:"own_lowat"`
 	PathPolicies  *ebpf.Map `ebpf:"path_policies"`
 	PeerCallbacks *ebpf.Map `ebpf:"peer_callbacks"`
 	PortRules     *ebpf.Map `ebpf:"port_rules"`
@@ -182,6 +188,8 @@ func (m *releaseMaps) Close() error {
 		m.LocalRules,
 		m.NetnsReceive,
 		m.NetnsRules,
+		m.NetnsYields,
+		m.OwnLowat,
 		m.PathPolicies,
 		m.PeerCallbacks,
 		m.PortRules,

@@ -28,6 +28,8 @@ const (
 	resumeMapLocalRules       = "local_rules"
 	resumeMapNetnsReceive     = "netns_receive"
 	resumeMapNetnsRules       = "netns_rules"
+	resumeMapNetnsYields      = "netns_yields"
+	resumeMapOwnLowat         = "own_lowat"
 	resumeMapPathPolicies     = "path_policies"
 	resumeMapPeerCallbacks    = "peer_callbacks"
 	resumeMapPortRules        = "port_rules"
@@ -110,6 +112,8 @@ type resumeMapSpecs struct {
 	LocalRules    *ebpf.MapSpec `ebpf:"local_rules"`
 	NetnsReceive  *ebpf.MapSpec `ebpf:"netns_receive"`
 	NetnsRules    *ebpf.MapSpec `ebpf:"netns_rules"`
+	NetnsYields   *ebpf.MapSpec `ebpf:"netns_yields"`
+	OwnLowat      *ebpf.MapSpec `ebpf:"own_lowat"`
 	PathPolicies  *ebpf.MapSpec `ebpf:"path_policies"`
 	PeerCallbacks *ebpf.MapSpec `ebpf:"peer_callbacks"`
 	PortRules     *ebpf.MapSpec `ebpf:"port_rules"`
@@ -162,6 +166,8 @@ type resumeMaps struct {
 	LocalRules    *ebpf.Map `ebpf:"local_rules"`
 	NetnsReceive  *ebpf.Map `ebpf:"netns_receive"`
 	NetnsRules    *ebpf.Map `ebpf:"netns_rules"`
+	NetnsYields   *ebpf.Map `ebpf:"netns_yields"`
+	OwnLowat      *ebpf.Map `ebpf:"own_lowat"`
 	PathPolicies  *ebpf.Map `ebpf:"path_policies"`
 	PeerCallbacks *ebpf.Map `ebpf:"peer_callbacks"`
 	PortRules     *ebpf.Map `ebpf:"port_rules"`
@@ -189,6 +195,8 @@ func (m *resumeMaps) Close() error {
 		m.LocalRules,
 		m.NetnsReceive,
 		m.NetnsRules,
+		m.NetnsYields,
+		m.OwnLowat,
 		m.PathPolicies,
 		m.PeerCallbacks,
 		m.PortRules,

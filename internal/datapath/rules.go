@@ -33,6 +33,7 @@ func (d *Datapath) WriteRules(t *class.Table) error {
 		return fmt.Errorf("switch rules: %w", err)
 	}
 	d.adoption.wanted.Add(1)
+	d.lowats.changed()
 	return nil
 }
 

@@ -30,6 +30,7 @@ const (
 	sockopsMapNetnsReceive    = "netns_receive"
 	sockopsMapNetnsRules      = "netns_rules"
 	sockopsMapNetnsYields     = "netns_yields"
+	sockopsMapOwnLowat        = "own_lowat"
 	sockopsMapPathPolicies    = "path_policies"
 	sockopsMapPeerCallbacks   = "peer_callbacks"
 	sockopsMapPeerHosts       = "peer_hosts"
@@ -126,6 +127,7 @@ type sockopsMapSpecs struct {
 	NetnsReceive   *ebpf.MapSpec `ebpf:"netns_receive"`
 	NetnsRules     *ebpf.MapSpec `ebpf:"netns_rules"`
 	NetnsYields    *ebpf.MapSpec `ebpf:"netns_yields"`
+	OwnLowat       *ebpf.MapSpec `ebpf:"own_lowat"`
 	PathPolicies   *ebpf.MapSpec `ebpf:"path_policies"`
 	PeerCallbacks  *ebpf.MapSpec `ebpf:"peer_callbacks"`
 	PeerHosts      *ebpf.MapSpec `ebpf:"peer_hosts"`
@@ -190,6 +192,7 @@ type sockopsMaps struct {
 	NetnsReceive   *ebpf.Map `ebpf:"netns_receive"`
 	NetnsRules     *ebpf.Map `ebpf:"netns_rules"`
 	NetnsYields    *ebpf.Map `ebpf:"netns_yields"`
+	OwnLowat       *ebpf.Map `ebpf:"own_lowat"`
 	PathPolicies   *ebpf.Map `ebpf:"path_policies"`
 	PeerCallbacks  *ebpf.Map `ebpf:"peer_callbacks"`
 	PeerHosts      *ebpf.Map `ebpf:"peer_hosts"`
@@ -223,6 +226,7 @@ func (m *sockopsMaps) Close() error {
 		m.NetnsReceive,
 		m.NetnsRules,
 		m.NetnsYields,
+		m.OwnLowat,
 		m.PathPolicies,
 		m.PeerCallbacks,
 		m.PeerHosts,

@@ -33,6 +33,7 @@ type comparisons struct {
 	slices   *learn.SliceTest     // by slices of time, of a path on which many connections overlap; nil of others
 	failures *learn.Failures      // by how many fail; nil before the first one failed
 	left     *StoredLeftToDefault // nil unless the node was once left to the default
+	running  *running             // what became of running connections; nil: none was to get another arm
 }
 
 // end drops them, and reports whether there were any.

@@ -207,7 +207,7 @@ func (e *Engine) split(n *node) {
 		h.first = &first
 	}
 	h.guard, h.retired, n.guard, n.retired = n.guard, n.retired, nil, nil
-	h.compared, h.slices, h.left, n.compared, n.slices, n.left = n.compared, n.slices, n.left, nil, nil, nil // failures have no level: they stay the path's
+	h.compared, h.slices, h.left, h.running, n.compared, n.slices, n.left, n.running = n.compared, n.slices, n.left, n.running, nil, nil, nil, nil // failures have no level: they stay the path's
 	n.belief = learn.Belief{Pooled: true, MinRTT: h.belief.MinRTT, Rate: h.belief.Rate, HoldOut: h.belief.Clone().HoldOut}
 	n.hosts, n.host = true, netip.Addr{}
 	e.admit(h)

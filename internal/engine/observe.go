@@ -41,6 +41,7 @@ func (e *Engine) Observe(s *tcp.Sample) {
 	}
 	e.compareFailures(rs, leaf, s)
 	e.updateMetrics(rs, &at, s)
+	e.compareRunning(leaf, s)
 	if out, scored := e.outcome(rs, at, s); scored {
 		leaf := e.ensureNode(rs, at, s)
 		switch {

@@ -127,7 +127,30 @@ type PathState struct {
 	HoldOut PathHoldOut   `json:"hold_out"`
 	// LeftToDefault is set while the path has kernel defaults because it did worse than the hold-out.
 	LeftToDefault *LeftToDefault `json:"left_to_default,omitempty"`
+	// Switched compares running connections that got another arm with those that kept theirs.
+	Switched *Switched `json:"switched,omitempty"`
 	PathMetrics
+}
+
+// Switched compares the running connections of a path that got another congestion control with those, one in 16, that kept
+// theirs. Each is one observation, from its second sample after the decision on.
+type Switched struct {
+	To       tcp.CC       `json:"to"`    // what they got
+	Since    time.Time    `json:"since"` // first sample after the decision
+	Switched RunningGroup `json:"switched"`
+	Kept     RunningGroup `json:"kept"`
+	// Gain is by what factor the reward of those switched is greater. Both groups share the path, so it is not what all of
+	// them gain.
+	Gain learn.Gain `json:"gain"`
+	// Stopped is set while no running connection of the path is switched, because those that were did worse.
+	Stopped *LeftToDefault `json:"stopped,omitempty"`
+}
+
+// RunningGroup describes running connections of a path since the same time.
+type RunningGroup struct {
+	Connections int     `json:"connections"`                        // at most 16
+	Goodput     uint64  `json:"goodput_bytes_per_second,omitempty"` // geometric mean; 0: unknown
+	Retrans     float64 `json:"retrans_share"`                      // of their data packets, 0 to 1
 }
 
 // PathMetrics is what the samples of a path show of the network: package estimate. The

@@ -149,7 +149,7 @@ func (e *Engine) restore(m StoredPath) bool {
 // restoreComparisons restores the stored comparisons of n, if there are any, and if they are with
 // the present default and about what the rule gives now. It reports whether it did.
 func (e *Engine) restoreComparisons(n *node, m *StoredPath) bool {
-	c := comparisons{m.Compared, m.SliceTest, m.Failures, m.LeftToDefault}
+	c := comparisons{compared: m.Compared, slices: m.SliceTest, failures: m.Failures, left: m.LeftToDefault}
 	if c == (comparisons{}) || m.Default != e.baseline.now || m.Treatment != e.subject(n) {
 		return false
 	}

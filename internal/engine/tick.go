@@ -251,7 +251,7 @@ func (e *Engine) input(n *node, now int64) *policy.Input {
 	in.Rule = n.rule.rule
 	in.Arms, in.ByName, in.Default = e.arms.offered.suit(n), e.arms.offered.byName, e.arms.offered.def
 	in.Retired = e.retiredFor(n, now)
-	in.LeftToDefault = n.leftToDefault(now)
+	in.LeftToDefault, in.KeepRunning = n.leftToDefault(now), n.running.stoppedAt(now)
 	in.Belief, in.Metrics, in.Adapted = &n.belief, &n.metrics, n.policy.adapted
 	in.First, in.Root, in.Followed, in.Counted, in.WindowUsed = n.first, n.isRoot(), n.followsAll(), n.policy.countFlows, n.windowUsed(now)
 	in.Parent = e.parentBelief(n)

@@ -212,6 +212,7 @@ func (v *viewer) path(p *PathState, n *node) {
 		Samples: n.samples, Set: set,
 		PathMetrics: viewMetrics(&n.metrics),
 		Slice:       from.policy.sliceLength(), HoldOut: holdOut(n, from), LeftToDefault: n.viewBack(v.now),
+		Switched: n.running.view(v.now),
 	}
 	if n.adapts(tcp.RTOMin) || n.adapts(tcp.PeerOption) {
 		p.RTOMinBarred = viewBarred(&n.metrics.RTOMin, v.now)

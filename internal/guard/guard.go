@@ -19,6 +19,7 @@ const (
 	RetransmitStorm              // it retransmits much more than the hold-out
 	WorseThanDefault             // the whole path, or rule, is worse than the default: see compare.go of package engine
 	MarksLost                    // it needs ECN, and ECN is not negotiated, or its losses come without marks
+	SwitchedWorse                // running connections that were switched to it did worse than those that kept theirs: see running.go there
 	NumKinds
 )
 
@@ -27,7 +28,7 @@ func (k Kind) String() string {
 	if k >= NumKinds {
 		return "unknown"
 	}
-	return [...]string{"reward-collapse", "goodput-collapse", "retransmit-storm", "worse-than-default", "marks-lost"}[k]
+	return [...]string{"reward-collapse", "goodput-collapse", "retransmit-storm", "worse-than-default", "marks-lost", "switched-worse"}[k]
 }
 
 const (

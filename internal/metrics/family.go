@@ -116,7 +116,7 @@ var (
 	firstPackets = counter("initial_window_packets_total", "Packets of raised windows, initial ones and those that jumped after a round trip, by fate (arrived, lost).", "fate")
 	firstHalved  = counter("initial_windows_halved_total", "How often the windows of a path were halved because packets of raised ones were lost.")
 	armState     = gauge("arm_state", "1 for the state (active, retired, missing) that a congestion control is in.", "cc", "state")
-	armsRetired  = counter("path_arms_retired_total", "How often a guard retired a congestion control on a path because it did harm, or left a path or rule to the default, by reason (reward-collapse, goodput-collapse, retransmit-storm, worse-than-default, marks-lost).", "reason")
+	armsRetired  = counter("path_arms_retired_total", "How often a guard retired a congestion control on a path because it did harm, left a path or rule to the default, or stopped the switching of running connections, by reason (reward-collapse, goodput-collapse, retransmit-storm, worse-than-default, marks-lost, switched-worse).", "reason")
 	rulePaths    = gauge("rule_paths", "Paths learned under the rule.", "rule")
 	ruleSamples  = counter("rule_samples_total", "Samples of the rule's connections.", "rule")
 	ruleHoldOut  = gauge("rule_hold_out_ratio", "Share of the rule's connections left at kernel defaults to compare with.", "rule")

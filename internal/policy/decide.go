@@ -58,6 +58,8 @@ type Input struct {
 	// MoreHeldOut is by what factor the hold-out is to be larger than usual.
 	Many        bool
 	MoreHeldOut float64
+	// KeepRunning says that no running connection is to get another arm.
+	KeepRunning bool
 
 	unknown learn.Belief
 	arms    [path.MaxArms]tcp.CC
@@ -272,7 +274,7 @@ func (in *Input) learned(d *Decision) Reason {
 	weigh(d.Policy.Arms[:len(arms)], shares)
 	d.Policy.Slice = in.Slice
 	d.Best = best
-	if in.Rule.Learn.SwitchRunning {
+	if in.Rule.Learn.SwitchRunning && !in.KeepRunning {
 		// Not `best`: while the default does badly, nearly all new connections may get another
 		// arm before that arm is shown to be better.
 		if to := usual(d.Policy.Arms[:len(arms)]); to >= 0 && to != base && !congestion.Of(arms[to]).NeedsECN {

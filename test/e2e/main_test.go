@@ -20,6 +20,7 @@ func TestMain(m *testing.M) {
 	load.RunIfAgent()
 	runIfContainer()
 	runIfLive()
+	runIfHold()
 	testenv.PreferOverOthers()
 	os.Exit(run(m))
 }

@@ -4,12 +4,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
+	"github.com/tcpilot/tcpilot/internal/engine"
+	"github.com/tcpilot/tcpilot/internal/tcp"
 	"github.com/tcpilot/tcpilot/internal/testenv"
 	"github.com/tcpilot/tcpilot/lab/link"
 	"github.com/tcpilot/tcpilot/lab/load"
@@ -53,6 +56,43 @@ func (w *world) cookie(t *testing.T, port string) (n uint64) {
 
 // keepsArm reports whether the connection of a socket is the one in 16 that is not switched (switch.bpf.h).
 func keepsArm(cookie uint64) bool { return cookie*0x9e3779b97f4a7c15>>60 == 0 }
+
+// On a lossy path, running connections of cubic get bbr as soon as others have shown that it is better. tcpilot shows what becomes of
+// them, and of one that keeps its arm.
+func TestRootRunningConnectionsAreCompared(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "far")
+	r := w.remotes[0]
+	must(t, r.way.Set(link.Spec{Delay: 20*time.Millisecond - delay, Rate: 100e6, Queue: link.Queue{Bytes: 250e3}, Loss: 0.03}))
+	p := startTcpilot(t, w, settings{lease: "10s",
+		rules: "  - {name: lab, match: {remote: [10.77.0.0/16]}, learn: {arms: [cubic, bbr], switch: true, hold_out: 0}}\n"})
+	begin := w.hold(t, r) // before the path is known
+	others := func() { bulk(t, w.client, load.BulkSpec{To: at(r.Addr4), Duration: 300 * time.Millisecond}) }
+	eventually(t, 3*time.Minute, "bbr for new connections", func() error {
+		others()
+		s := p.path(t, "10.77.1.0/24")
+		if s != nil && slices.ContainsFunc(s.Arms, func(a engine.PathArm) bool { return a.CC == tcp.CCOf("bbr") && a.Weight >= 0.75 }) {
+			return nil
+		}
+		return fmt.Errorf("%+v", s)
+	})
+	begin()
+	var got *engine.Switched
+	eventually(t, 3*time.Minute, "a comparison", func() error {
+		others() // they show the difference, until it is certain enough for running connections
+		if got = p.path(t, "10.77.1.0/24").Switched; got == nil || got.Kept.Connections == 0 || got.Switched.Connections == 0 {
+			return fmt.Errorf("%+v", got)
+		}
+		return nil
+	})
+	t.Logf("%+v", got)
+	if got.To != tcp.CCOf("bbr") || got.Kept.Connections != 1 || got.Switched.Connections != 1 || got.Switched.Goodput < 2*got.Kept.Goodput || got.Kept.Retrans == 0 {
+		t.Errorf("%+v", got)
+	}
+	if out, err := p.run(t, "explain", r.Addr4.String()); err != nil || !strings.Contains(string(out), "connections get bbr: 1 did (") || !strings.Contains(string(out), "1 kept their arm (") {
+		t.Errorf("%v: %s", err, out)
+	}
+}
 
 // TestMeasureRunningConnectionIsSwitched: a path of 50 ms turns lossy (1 %) while a long connection
 // runs, and others of half a second, one after the other. The long one has the better arm within
