@@ -1,11 +1,17 @@
 package main
 
 import (
+	"context"
+	"fmt"
+	"net/netip"
 	"os"
 
 	"github.com/tcpilot/tcpilot/internal/cli"
 	"github.com/tcpilot/tcpilot/internal/cniconf"
+	"github.com/tcpilot/tcpilot/internal/cnigc"
 	"github.com/tcpilot/tcpilot/internal/console"
+	"github.com/tcpilot/tcpilot/internal/kubeapi"
+	"github.com/tcpilot/tcpilot/internal/podrecord"
 )
 
 func node(o cli.CNIOptions) cniconf.Node {
@@ -23,15 +29,47 @@ func installCNI(o cli.CNIOptions) (cli.CNIChange, error) {
 			program = n.Program()
 		}
 	}
-	did, warning, err := n.Install(program)
+	install := n.Install
+	if o.Main {
+		install = func(program string) ([]string, string, error) {
+			return n.InstallMain(program, cniconf.Main{PodCIDRs: o.PodCIDRs, Cluster: o.Cluster})
+		}
+	}
+	did, warning, err := install(program)
 	c := change(did, "")
 	c.Warning = warning
 	return c, err
 }
 
 func uninstallCNI(o cli.CNIOptions) (cli.CNIChange, error) {
+	var removed []string
+	if o.Main {
+		var err error
+		if removed, err = node(o).UninstallMain(); err != nil {
+			return cli.CNIChange{}, err
+		}
+	}
 	did, stays, err := node(o).Uninstall(o.Force)
-	return change(did, stays), err
+	return change(append(removed, did...), stays), err
+}
+
+// podCIDRs are the networks of this node's pods, from the API server.
+func podCIDRs(ctx context.Context, o cli.CNIOptions) ([]netip.Prefix, error) {
+	name, err := o.Node, error(nil)
+	if name == "" {
+		name, err = kubeapi.NodeName()
+	}
+	if err != nil {
+		return nil, fmt.Errorf("find name of the node: %w", err)
+	}
+	n, err := kubeapi.ReadNode(ctx, o.Kubeconfig, name)
+	if err != nil {
+		return nil, fmt.Errorf("%w; without an API server, give the networks of this node's pods with --pod-cidr", err)
+	}
+	if len(n.PodCIDRs) == 0 {
+		return nil, fmt.Errorf("node %s has no podCIDRs: let the controller manager give them (--allocate-node-cidrs, --cluster-cidr), or use --pod-cidr", name)
+	}
+	return n.PodCIDRs, nil
 }
 
 func change(did []string, stays string) cli.CNIChange {
@@ -39,4 +77,22 @@ func change(did []string, stays string) cli.CNIChange {
 		did = []string{}
 	}
 	return cli.CNIChange{Changed: did, Stays: stays}
+}
+
+func collectCNI(ctx context.Context, o cli.CNIOptions, done func(cli.CNIAttachment)) (cli.CNICollected, error) {
+	n := cnigc.Node{ConfDir: o.ConfDir, BinDir: o.BinDir, CacheDir: o.CacheDir, Records: podrecord.Dir(o.Records), OlderThan: o.OlderThan, DryRun: o.DryRun, Stderr: os.Stderr}
+	r, err := n.Collect(ctx, func(a cnigc.Attachment) { done(cli.CNIAttachment(a)) })
+	c := cli.CNICollected{DryRun: o.DryRun, Kept: r.Kept, Gone: attachments(r.Gone), Unclear: attachments(r.Unclear), Leases: make([]cli.CNILease, len(r.Leases))}
+	for i, l := range r.Leases {
+		c.Leases[i] = cli.CNILease(l)
+	}
+	return c, err
+}
+
+func attachments(list []cnigc.Attachment) []cli.CNIAttachment {
+	out := make([]cli.CNIAttachment, len(list))
+	for i, a := range list {
+		out[i] = cli.CNIAttachment(a)
+	}
+	return out
 }

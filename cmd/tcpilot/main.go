@@ -30,7 +30,7 @@ func environment() cli.Env {
 		Detach:    detach,
 		Hold:      cc.Hold,
 
-		InstallCNI: installCNI, UninstallCNI: uninstallCNI,
+		InstallCNI: installCNI, UninstallCNI: uninstallCNI, CollectCNI: collectCNI, PodCIDRs: podCIDRs,
 	}
 }
 

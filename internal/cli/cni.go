@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"net/netip"
 	"strings"
 	"time"
 
@@ -13,13 +14,22 @@ import (
 	"github.com/tcpilot/tcpilot/internal/console"
 )
 
-// CNIOptions are the flags of cni install and cni uninstall.
+// CNIOptions are the flags of cni install, cni uninstall and cni gc.
 type CNIOptions struct {
 	ConfDir, BinDir string
 	Program         string // of the plugin; empty: as console.FindProgram finds it, or what is in BinDir
 	Records         string
 	Socket          string
 	Force           bool // of uninstall: remove the program also if pods may need it
+	// Of install and uninstall: whether it is the main plugin, and of install the networks of the node's pods and of all pods, and
+	// where the first are asked for.
+	Main              bool
+	PodCIDRs, Cluster []netip.Prefix
+	Kubeconfig, Node  string
+	// Of gc: the container runtime's cache, from which age on pods are looked at, and whether nothing is removed.
+	CacheDir  string
+	OlderThan time.Duration
+	DryRun    bool
 }
 
 // CNIChange is what cni install or cni uninstall changed on the node.
@@ -38,13 +48,13 @@ func (a *app) cni() *cobra.Command {
 		Use:   "cni",
 		Short: "Add the CNI plugin to this node's network configuration, or remove it",
 		Long: `Add the CNI plugin tcpilot-cni to the network configuration of this node's container
-runtime, behind the plugins that are there, or remove it. docs/pods.md says what the
-plugin does.`,
-		Example: "  sudo tcpilot cni install\n  sudo tcpilot cni uninstall",
+runtime, behind the plugins that are there, or remove it; or remove what pods have
+left whose end the plugins were not told of. docs/pods.md says what the plugin does.`,
+		Example: "  sudo tcpilot cni install\n  sudo tcpilot cni gc --dry-run\n  sudo tcpilot cni uninstall",
 		Args:    console.Args(0, 0, ""),
 		RunE:    func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(a.cniInstall(), a.cniUninstall())
+	cmd.AddCommand(a.cniInstall(), a.cniUninstall(), a.cniCollect())
 	return cmd
 }
 
@@ -61,6 +71,7 @@ func nodeFlags(cmd *cobra.Command, o *CNIOptions) {
 
 func (a *app) cniInstall() *cobra.Command {
 	var o CNIOptions
+	var m mainFlags
 	follow := false
 	cmd := &cobra.Command{
 		Use:   "install",
@@ -75,18 +86,29 @@ the file's cniVersion and all of cniVersions (0.3.0 to 1.1.0), and --bin-dir mus
 have the programs of the file's other plugins, because the runtime looks for
 tcpilot-cni where it finds them.
 
+With --main, the plugin makes the pods' interfaces itself, and the node has no other
+network plugin: the command writes 10-tcpilot.conflist into --conf-dir, with addresses
+of host-local from the networks that the cluster has given to this node (podCIDRs),
+IPv4, IPv6 or both, masquerading, and host ports by portmap. The networks come from
+the API server (--kubeconfig, or the pod's service account), or from --pod-cidr. Name
+the networks of all nodes' pods with --cluster-cidr, so that pods see each other's
+addresses.
+
 With --follow, the command waits until the daemon runs and a network plugin has written
 its file, and adds the plugin again if that file is replaced, which it looks for
 every 10 s. It ends with SIGINT or SIGTERM, and then leaves the plugin in place: pods
 start without the daemon too.`,
-		Example: "  sudo tcpilot cni install\n  sudo tcpilot cni install --conf-dir /var/lib/rancher/k3s/agent/etc/cni/net.d --bin-dir /var/lib/rancher/k3s/data/cni",
+		Example: "  sudo tcpilot cni install\n  sudo tcpilot cni install --main --pod-cidr 10.1.0.0/24,fd00:1::/64 --cluster-cidr 10.1.0.0/16,fd00:1::/48\n  sudo tcpilot cni install --conf-dir /var/lib/rancher/k3s/agent/etc/cni/net.d --bin-dir /var/lib/rancher/k3s/data/cni",
 		Args:    console.Args(0, 0, ""),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			o.Socket = a.socket
+			if err := m.into(&o); err != nil {
+				return err
+			}
 			if follow {
 				return a.followCNI(cmd.Context(), o)
 			}
-			did, err := a.installCNI(cmd.Context(), o)
+			did, err := a.installCNI(cmd.Context(), &o)
 			if err != nil {
 				return err
 			}
@@ -101,12 +123,51 @@ start without the daemon too.`,
 	nodeFlags(cmd, &o)
 	cmd.Flags().StringVar(&o.Program, "plugin", "", "the plugin's `PROGRAM` (default: tcpilot-cni beside tcpilot or in PATH, or what is in --bin-dir)")
 	cmd.Flags().BoolVar(&follow, "follow", false, "wait for the daemon, and keep the plugin in the configuration")
+	m.add(cmd, &o)
 	a.JSONFlag(cmd, "write JSON: what was changed")
 	return cmd
 }
 
-// installCNI adds the plugin if the daemon answers the question that the plugin asks it.
-func (a *app) installCNI(ctx context.Context, o CNIOptions) (CNIChange, error) {
+// mainFlags are the networks of the main plugin as text.
+type mainFlags struct{ pod, cluster []string }
+
+// add adds the flags of the main plugin.
+func (m *mainFlags) add(cmd *cobra.Command, o *CNIOptions) {
+	f := cmd.Flags()
+	f.BoolVar(&o.Main, "main", false, "write a network configuration with it as the main plugin")
+	f.StringSliceVar(&m.pod, "pod-cidr", nil, "`NETWORK` of this node's pods (default: from the API server)")
+	f.StringSliceVar(&m.cluster, "cluster-cidr", nil, "`NETWORK` of all nodes' pods, which is not masqueraded")
+	f.StringVar(&o.Kubeconfig, "kubeconfig", "", "kubeconfig `FILE` (default: the service account of this pod)")
+	f.StringVar(&o.Node, "node", "", "`NAME` of this node (default: NODE_NAME, or the host's name)")
+	for _, name := range []string{"pod-cidr", "cluster-cidr", "node"} {
+		cobra.CheckErr(cmd.RegisterFlagCompletionFunc(name, cobra.NoFileCompletions))
+	}
+}
+
+// into parses the networks.
+func (m *mainFlags) into(o *CNIOptions) error {
+	if !o.Main && (len(m.pod) > 0 || len(m.cluster) > 0 || o.Kubeconfig != "" || o.Node != "") {
+		return console.Usagef("--pod-cidr, --cluster-cidr, --kubeconfig and --node are for --main")
+	}
+	for _, list := range []struct {
+		flag  string
+		texts []string
+		to    *[]netip.Prefix
+	}{{"pod-cidr", m.pod, &o.PodCIDRs}, {"cluster-cidr", m.cluster, &o.Cluster}} {
+		for _, text := range list.texts {
+			p, err := netip.ParsePrefix(text)
+			if err != nil || p != p.Masked() {
+				return console.Usagef("--%s: %q is not a network such as 10.1.0.0/24 or fd00:1::/64", list.flag, text)
+			}
+			*list.to = append(*list.to, p)
+		}
+	}
+	return nil
+}
+
+// installCNI adds the plugin if the daemon answers the question that the plugin asks it. It keeps in o which networks the node's pods have: the
+// API server does not change them.
+func (a *app) installCNI(ctx context.Context, o *CNIOptions) (CNIChange, error) {
 	ctx, cancel := context.WithTimeout(ctx, followInterval)
 	defer cancel()
 	client := a.client()
@@ -114,13 +175,19 @@ func (a *app) installCNI(ctx context.Context, o CNIOptions) (CNIChange, error) {
 	if _, err := client.SyncPods(ctx); err != nil {
 		return CNIChange{}, fmt.Errorf("the plugin is not installed before the daemon is ready: %w", err)
 	}
-	return a.InstallCNI(o)
+	if o.Main && len(o.PodCIDRs) == 0 {
+		var err error
+		if o.PodCIDRs, err = a.PodCIDRs(ctx, *o); err != nil {
+			return CNIChange{}, err
+		}
+	}
+	return a.InstallCNI(*o)
 }
 
 // followCNI keeps the plugin installed. A failure or warning is written when it differs from the one before.
 func (a *app) followCNI(ctx context.Context, o CNIOptions) error {
 	for last, wait := "", time.Second; ; {
-		did, err := a.installCNI(ctx, o)
+		did, err := a.installCNI(ctx, &o)
 		if ctx.Err() != nil {
 			return nil
 		}
@@ -162,6 +229,9 @@ Then its program is removed, unless pods have been recorded that still run: some
 container runtimes end a pod with the plugins with which they started it. Repeat the
 command later, or remove it with --force. No daemon is needed.
 
+A configuration in which the plugin is the main one stays, because pods could not start
+without it. With --main, the file that 'cni install --main' has written is removed.
+
 With --follow, the command removes the plugin from the network configurations at
 once, waits until no pod needs the program any more, and removes it then. It does not
 end before SIGINT or SIGTERM, for DaemonSets, whose containers are started again when
@@ -179,6 +249,7 @@ they end.`,
 	}
 	nodeFlags(cmd, &o)
 	cmd.Flags().BoolVar(&follow, "follow", false, "remove the program when no pod needs it, and wait for a signal")
+	cmd.Flags().BoolVar(&o.Main, "main", false, "remove the file that 'cni install --main' has written")
 	cmd.Flags().BoolVar(&o.Force, "force", false, "remove the program also if pods may need it to end")
 	a.JSONFlag(cmd, "write JSON: what was changed")
 	return cmd

@@ -1,7 +1,10 @@
 package cli
 
 import (
+	"context"
 	"errors"
+	"fmt"
+	"net/netip"
 	"strings"
 	"testing"
 )
@@ -116,5 +119,43 @@ func TestCNIUninstallFollows(t *testing.T) {
 	w.env.UninstallCNI = func(CNIOptions) (CNIChange, error) { return CNIChange{}, errors.New("no such directory") }
 	if r := w.run(t.Context(), "cni", "uninstall", "--follow"); r.code != 1 || !strings.Contains(r.stderr, "no such directory") {
 		t.Errorf("%+v", r)
+	}
+}
+
+// The networks of the node's pods are those of --pod-cidr, or of the API server, which is asked once.
+func TestCNIInstallMain(t *testing.T) {
+	w := newWorld(t)
+	var asked CNIOptions
+	w.env.InstallCNI = func(o CNIOptions) (CNIChange, error) { asked = o; return CNIChange{Changed: []string{"wrote it"}}, nil }
+	w.env.PodCIDRs = func(context.Context, CNIOptions) ([]netip.Prefix, error) { return nil, errors.New("no answer") }
+	r := w.run(t.Context(), "cni", "install", "--main", "--pod-cidr", "10.1.0.0/24,fd00:1::/64", "--cluster-cidr", "10.1.0.0/16")
+	if r.code != 0 || !asked.Main || fmt.Sprint(asked.PodCIDRs) != "[10.1.0.0/24 fd00:1::/64]" || fmt.Sprint(asked.Cluster) != "[10.1.0.0/16]" {
+		t.Errorf("%+v, asked %+v", r, asked)
+	}
+	if r := w.run(t.Context(), "cni", "install", "--main"); r.code != 1 || !strings.Contains(r.stderr, "no answer") {
+		t.Errorf("%+v", r)
+	}
+	reads, calls := 0, 0
+	w.env.PodCIDRs = func(_ context.Context, o CNIOptions) ([]netip.Prefix, error) {
+		if reads++; o.Node != "n1" || o.Kubeconfig != "/k" {
+			t.Errorf("asked %+v", o)
+		}
+		return []netip.Prefix{netip.MustParsePrefix("10.1.7.0/24")}, nil
+	}
+	w.env.InstallCNI = func(o CNIOptions) (CNIChange, error) {
+		if asked = o; calls == 0 {
+			calls++
+			return CNIChange{}, errors.New("no portmap")
+		}
+		return CNIChange{Changed: []string{"wrote it"}}, nil
+	}
+	r = w.runUntil(t.Context(), "wrote it", 1, "cni", "install", "--main", "--follow", "--node", "n1", "--kubeconfig", "/k")
+	if r.code != 0 || reads != 1 || fmt.Sprint(asked.PodCIDRs) != "[10.1.7.0/24]" || r.stderr != "no portmap; trying again\n" {
+		t.Errorf("%d reads, %+v, asked %+v", reads, r, asked)
+	}
+	for _, args := range [][]string{{"--pod-cidr", "10.1.0.0/24"}, {"--main", "--pod-cidr", "10.1.0.1/24"}, {"--main", "--cluster-cidr", "x"}, {"--node", "n"}} {
+		if r := w.run(t.Context(), append([]string{"cni", "install"}, args...)...); r.code != 2 {
+			t.Errorf("%q: %+v", args, r)
+		}
 	}
 }

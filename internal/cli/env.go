@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io/fs"
 	"iter"
+	"net/netip"
 	"time"
 
 	"github.com/tcpilot/tcpilot/internal/api"
@@ -41,6 +42,10 @@ type Env struct {
 	// InstallCNI adds the CNI plugin to the node's network configuration, and UninstallCNI removes it.
 	InstallCNI   func(o CNIOptions) (CNIChange, error)
 	UninstallCNI func(o CNIOptions) (CNIChange, error)
+	// PodCIDRs asks the API server of Kubernetes for the networks of this node's pods.
+	PodCIDRs func(ctx context.Context, o CNIOptions) ([]netip.Prefix, error)
+	// CollectCNI removes what pods have left whose DEL was missed. done is called after each of them.
+	CollectCNI func(ctx context.Context, o CNIOptions, done func(CNIAttachment)) (CNICollected, error)
 	// Hold loads one of tcpilot's congestion controls until release, without a daemon.
 	Hold func(name string) (release func() error, err error)
 }

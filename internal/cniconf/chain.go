@@ -7,10 +7,12 @@ import (
 	"fmt"
 	"io"
 	"strings"
+
+	"github.com/tcpilot/tcpilot/internal/cnispec"
 )
 
 // Type is the name of the plugin's program, and the type of its entry.
-const Type = "tcpilot-cni"
+const Type = cnispec.Plugin
 
 // chain is the text of a network configuration list (CNI 1.1, section 1), and where its plugins are in it.
 type chain struct {

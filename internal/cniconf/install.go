@@ -151,7 +151,7 @@ func removeFrom(file string) (removed bool, err error) {
 	}
 	for at := c.ours(); at >= 0; at = c.ours() {
 		if c.plugins[at].makes {
-			return false, fmt.Errorf("%s: %s makes the interfaces of pods there (key ipam), and the node would have no network without it: replace the file by that of another network plugin", file, Type)
+			return false, fmt.Errorf("%s: %s makes the interfaces of pods there (key ipam), and the node would have no network without it: replace the file by that of another network plugin, or remove it with --main if 'cni install --main' has written it", file, Type)
 		}
 		if len(c.plugins) == 1 {
 			return false, fmt.Errorf("%s has no other plugin than %s: remove the file", file, Type)
@@ -213,7 +213,14 @@ func (n Node) files() (files []string, err error) {
 // entry is the plugin's entry in a configuration. It has only those paths that are not the default.
 func (n Node) entry() string {
 	// Not marshalled from a struct, so that it has the spaces of the documentation's examples.
-	text := `{"type": "` + Type + `"`
+	return `{"type": "` + Type + `"` + n.places() + `, ` + capabilities + `}`
+}
+
+// capabilities tell the runtime what to pass.
+const capabilities = `"capabilities": {"io.kubernetes.cri.pod-annotations": true, "cgroupPath": true, "bandwidth": true}`
+
+// places are the keys of an entry for the paths that are not the default.
+func (n Node) places() (text string) {
 	for _, o := range []struct{ key, value, standard string }{
 		{"dir", n.Records, defaults.PodsDir}, {"socket", n.Socket, defaults.Socket},
 	} {
@@ -222,7 +229,7 @@ func (n Node) entry() string {
 			text += `, "` + o.key + `": ` + string(value)
 		}
 	}
-	return text + `, "capabilities": {"io.kubernetes.cri.pod-annotations": true, "cgroupPath": true, "bandwidth": true}}`
+	return text
 }
 
 // Program is the path of the plugin on the node.

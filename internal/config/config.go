@@ -95,6 +95,7 @@ type Pods struct {
 	BigTCP      string         `key:"big_tcp" oneof:"off on" doc:"on: TCP packets of pods have up to 192 KB until they leave the host, where they are segmented (BIG TCP); pods.md says what has to support it, and what is changed"`
 	Devices     []string       `key:"devices" is:"device" doc:"network devices that lead to other hosts, for host_routing and big_tcp; without any only packets from pod to pod of this host are routed"`
 	Networks    []netip.Prefix `key:"networks" doc:"addresses outside this host with which pods exchange packets without NAT, such as the pods of other hosts, for host_routing; packets of all other addresses take the host's stack"`
+	NodeRoutes  string         `key:"node_routes" oneof:"off on" doc:"on: keep a route to the pods of each other node of the cluster that is on the same link; for tcpilot-cni as the main plugin, with kubernetes, see kubernetes.md"`
 	Kubernetes  Kubernetes     `key:"kubernetes" doc:"the API server from which annotations of pods are read, and followed when they change, see kubernetes.md; without one, they are what the container runtime passed when the pod started"`
 }
 
@@ -110,6 +111,9 @@ func (k *Kubernetes) Used() bool { return k.InCluster == "on" || k.Kubeconfig !=
 
 // LimitsBandwidth reports whether pods get the limits that are asked for.
 func (p *Pods) LimitsBandwidth() bool { return p.Bandwidth == "on" }
+
+// RoutesNodes reports whether there are to be routes to the pods of other nodes.
+func (p *Pods) RoutesNodes() bool { return p.NodeRoutes == "on" }
 
 // RoutesHost reports whether packets of pods are to be routed by programs.
 func (p *Pods) RoutesHost() bool { return p.HostRouting == "on" }
@@ -247,7 +251,7 @@ func base() *Config {
 		Log:          Log{Level: slog.LevelInfo, Format: "text"},
 		BuiltinRules: true,
 		Buffers:      Buffers{Max: 64 << 20},
-		Pods:         Pods{Dir: defaults.PodsDir, Bandwidth: "on", HostRouting: "off", BigTCP: "off", Kubernetes: Kubernetes{InCluster: "off"}},
+		Pods:         Pods{Dir: defaults.PodsDir, Bandwidth: "on", HostRouting: "off", BigTCP: "off", NodeRoutes: "off", Kubernetes: Kubernetes{InCluster: "off"}},
 		Host:         Host{NetNS: "own"},
 		Learning: Learning{
 			Learner:      "thompson",
@@ -278,6 +282,9 @@ func (c *Config) finish(d *decoder, raw *fileRules) {
 			"write a policy_ttl of at least the lease")
 	}
 	c.checkOverrides(d)
+	if c.Pods.RoutesNodes() && !c.Pods.Kubernetes.Used() {
+		d.Fail(d.at[&c.Pods.NodeRoutes], "node_routes is on, and no API server is configured, which knows the nodes", "write pods.kubernetes, such as {in_cluster: on}")
+	}
 	c.Rules = buildRules(d, c, raw)
 	c.finishControls(d, raw)
 }

@@ -100,7 +100,7 @@ cgroup: /sys/fs/cgroup/web
 bpffs: /mnt/bpf
 run_dir: /run/x
 state_dir: /var/x
-pods: {dir: /var/lib/p, bandwidth: "off", host_routing: "on", big_tcp: "on", devices: [eth0], networks: [10.1.0.0/16, "fd01::/48"],
+pods: {dir: /var/lib/p, bandwidth: "off", host_routing: "on", big_tcp: "on", node_routes: "on", devices: [eth0], networks: [10.1.0.0/16, "fd01::/48"],
   kubernetes: {in_cluster: "off", kubeconfig: /etc/k, node: n1}}
 interval: 0
 socket: {path: /run/y.sock, mode: 0o600, group: adm}
@@ -126,7 +126,7 @@ builtin_rules: false
 		Host:               Host{NetNS: "all", Sysctls: HostSysctls{"net.ipv4.tcp_comp_sack_nr": "0", "net.ipv4.tcp_notsent_lowat": "4294967295"}},
 		CongestionControls: ControlList{cc("tcpilot_ledbat"), cc("tcpilot_bbr3")},
 		Cgroup:             "/sys/fs/cgroup/web", BPFFS: "/mnt/bpf", RunDir: "/run/x", StateDir: "/var/x", Mode: "observe",
-		Pods: Pods{Dir: "/var/lib/p", Bandwidth: "off", HostRouting: "on", BigTCP: "on", Devices: []string{"eth0"},
+		Pods: Pods{Dir: "/var/lib/p", Bandwidth: "off", HostRouting: "on", BigTCP: "on", NodeRoutes: "on", Devices: []string{"eth0"},
 			Networks: []netip.Prefix{netip.MustParsePrefix("10.1.0.0/16"), netip.MustParsePrefix("fd01::/48")}, Kubernetes: Kubernetes{InCluster: "off", Kubeconfig: "/etc/k", Node: "n1"}},
 		Socket:  Socket{Path: "/run/y.sock", Mode: 0o600, Group: "adm", Read: ReadSocket{Mode: 0o660}},
 		Metrics: Metrics{Listen: "[::1]:9000"},

@@ -81,6 +81,7 @@ var mistakes = []struct{ name, file, at, problem, fix string }{
 	{"listen port", "metrics: {listen: \"127.0.0.1:99999\"}\n", "1:19", "no usable port", ""},
 	{"listen host", "metrics: {listen: \"example:9732\"}\n", "1:19", "IP address", ""},
 	{"ttl below lease", "learning:\n  lease: 1m\n  policy_ttl: 30s\n", "3:15", "30s is shorter than learning.lease, 1m", "at least"},
+	{"node_routes without an API server", "pods:\n  node_routes: on\n", "2:16", "no API server is configured", "pods.kubernetes"},
 	{"override longer than address", "learning: {paths: {overrides: [{prefix: 10.0.0.0/8, bits: 33}]}}\n", "1:59", "33 does not fit 10.0.0.0/8", "write 8 to 32"},
 	{"override shorter than prefix", "learning: {paths: {overrides: [{prefix: 10.0.0.0/8, bits: 7}]}}\n", "1:59", "7 does not fit", "write 8 to 32"},
 	{"override half", "learning: {paths: {overrides: [{prefix: 10.0.0.0/8}]}}\n", "1:32", "missing", "write both"},

@@ -86,6 +86,9 @@ func (d *Daemon) features() []api.Feature {
 	if d.cfg.Load().Pods.HasBigTCP() {
 		out = append(out, d.bigTCPFeature())
 	}
+	if d.cfg.Load().Pods.RoutesNodes() {
+		out = append(out, d.nodeRoutes.feature())
+	}
 	out = append(out, d.controls.features()...)
 	for _, w := range d.engine.Waiting() {
 		out = append(out, api.Feature{

@@ -63,6 +63,7 @@ type Daemon struct {
 	podDevices podDevices
 	bigTCP     *bigTCP
 	podAPI     podAPI
+	nodeRoutes nodeRoutes
 	rules      ruleSet
 	buffers    *bufferLimits
 	profile    *profile
@@ -168,6 +169,7 @@ func (d *Daemon) open(cfg *config.Config, u *undo.Stack) error {
 		return err
 	}
 	d.openPodDevices(u)
+	d.openNodeRoutes(u)
 	if err := d.openEngine(cfg, u); err != nil {
 		return err
 	}

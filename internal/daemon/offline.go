@@ -217,6 +217,11 @@ func detach(cfg *config.Config) (undone []string, err error) {
 		return undone, err
 	}
 	undone = append(undone, sizes...)
+	nodes, err := detachNodeRoutes()
+	if err != nil {
+		return undone, err
+	}
+	undone = append(undone, nodes...)
 	for _, socket := range []string{cfg.Socket.Path, readSocket(&cfg.Socket)} {
 		if fi, err := os.Lstat(socket); err != nil || fi.Mode().Type() != fs.ModeSocket {
 			continue
@@ -246,7 +251,8 @@ func DetachPods(file string) (undone []string, err error) {
 			}
 		}
 		sizes, err := restoreBigTCP(cfg)
-		return append(undone, sizes...), err
+		nodes, failed := detachNodeRoutes()
+		return append(append(undone, sizes...), nodes...), errors.Join(err, failed)
 	})
 }
 

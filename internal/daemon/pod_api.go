@@ -44,12 +44,9 @@ func (d *Daemon) podAPITasks(cfg *config.Kubernetes) []task {
 func (a *podAPI) follow(ctx context.Context, cfg *config.Kubernetes, log *slog.Logger) error {
 	w := a.watcher.Load()
 	if w == nil {
-		node, err := cfg.Node, error(nil)
-		if node == "" {
-			node, err = kubeapi.NodeName()
-		}
+		node, err := nodeName(cfg)
 		if err != nil {
-			return fmt.Errorf("find name of the node: %w", err)
+			return err
 		}
 		listed := func(pods int) {
 			log.Info("annotations of pods come from the API server", "node", node, "pods", pods)
@@ -60,6 +57,18 @@ func (a *podAPI) follow(ctx context.Context, cfg *config.Kubernetes, log *slog.L
 		a.watcher.Store(w)
 	}
 	return w.Run(ctx)
+}
+
+// nodeName is this node's name at the API server.
+func nodeName(cfg *config.Kubernetes) (string, error) {
+	if cfg.Node != "" {
+		return cfg.Node, nil
+	}
+	name, err := kubeapi.NodeName()
+	if err != nil {
+		return "", fmt.Errorf("find name of the node: %w", err)
+	}
+	return name, nil
 }
 
 // tell notifies followAnnotations that annotations have changed.

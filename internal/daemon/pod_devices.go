@@ -248,6 +248,9 @@ func (d *Daemon) DetachPods(context.Context) error {
 		_, err = podlink.Remove(podPins(d.bpffs)) // what is left if the programs could not be loaded anew
 	}
 	d.followPodDevices()
+	if d.cfg.Load().Pods.RoutesNodes() {
+		err = errors.Join(err, d.nodeRoutes.detach())
+	}
 	if err == nil {
 		d.log.Info("packets of all pods take the host's stack until the next reload")
 	}

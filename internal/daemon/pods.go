@@ -142,7 +142,7 @@ func (d *Daemon) readPods(lookUp lookUpControls) {
 		bad := api.RefusedPod{Record: r.File, Pod: r.FullName(), Why: err.Error()}
 		switch {
 		case gone && r.Made:
-			bad.Why += "; tcpilot-cni removes the record when the container runtime ends the pod (DEL), or lists the existing pods (GC)"
+			bad.Why += "; tcpilot-cni removes the record when the container runtime ends the pod (DEL), or lists the existing pods (GC); if the runtime does neither: tcpilot cni gc"
 		case gone:
 			if err := p.records.Remove(r); err != nil {
 				bad.Why += "; " + err.Error()

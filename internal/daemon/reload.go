@@ -49,9 +49,10 @@ func (d *Daemon) reload() (api.ReloadResult, error) {
 	merged := *old
 	merged.Rules, merged.CongestionControls, merged.Mode = next.Rules, next.CongestionControls, next.Mode
 	merged.Pods = next.Pods
-	merged.Pods.Dir, merged.Pods.Kubernetes = old.Pods.Dir, old.Pods.Kubernetes
+	merged.Pods.Dir, merged.Pods.Kubernetes, merged.Pods.NodeRoutes = old.Pods.Dir, old.Pods.Kubernetes, old.Pods.NodeRoutes
 	d.cfg.Store(&merged)
 	d.reloadPodDevices()
+	d.nodeRoutes.reload()
 	d.file.Store(&file)
 	d.loadedAt.Store(time.Now().UnixNano())
 	d.reloadErr.Store(nil)
@@ -157,6 +158,9 @@ func needRestart(old, next *config.Config) (warnings []string) {
 	}
 	if old.Pods.Kubernetes != next.Pods.Kubernetes {
 		warnings = append(warnings, "pods.kubernetes changed: restart tcpilot for it to take effect")
+	}
+	if old.Pods.NodeRoutes != next.Pods.NodeRoutes {
+		warnings = append(warnings, "pods.node_routes changed: restart tcpilot for it to take effect")
 	}
 	return warnings
 }

@@ -62,6 +62,7 @@ func (d *Daemon) makeTasks(cfg *config.Config, u *undo.Stack) ([]task, error) {
 		tasks = append(tasks, task{"host profile", d.holdProfile})
 	}
 	tasks = append(tasks, d.podAPITasks(&cfg.Pods.Kubernetes)...)
+	tasks = append(tasks, d.nodeRoutesTasks(cfg)...)
 	if cfg.Metrics.Listen == "" {
 		return tasks, nil
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -27,7 +28,7 @@ func TestRealAPIServer(t *testing.T) {
 		t.Skip("TCPILOT_KUBEAPI names no API server")
 	}
 	manifests, err := filepath.Glob("../../deploy/kubernetes/*.yaml")
-	if err != nil || len(manifests) != 2 {
+	if err != nil || len(manifests) != 3 {
 		t.Fatal(manifests, err)
 	}
 	for _, file := range manifests {
@@ -72,7 +73,7 @@ func TestRealAPIServer(t *testing.T) {
 	// The server was started again, and does not know the changes before.
 	short, cancel := context.WithTimeout(t.Context(), time.Second)
 	defer cancel()
-	_, err = x.w.watch(short, "1")
+	_, err = x.w.watch(short, x.w.resource(), "1")
 	if !errors.Is(err, errGone) {
 		t.Errorf("a version that is too old: %v", err)
 	}
@@ -81,6 +82,26 @@ func TestRealAPIServer(t *testing.T) {
 	}
 	a.Must(t, "DELETE", pods+"/probe?gracePeriodSeconds=0", "", "")
 	x.expect(t, uid, "")
+	followRealNodes(t, a, kubeapitest.Kubeconfig(t, a.URL, token))
+}
+
+// followRealNodes follows nodes with the service account of tcpilot-main.yaml, whose ClusterRole was created first.
+func followRealNodes(t *testing.T, a *kubeapitest.Admin, kubeconfig string) {
+	t.Helper()
+	const at = "/api/v1/nodes"
+	a.Do(t, "DELETE", at+"/node-b", "", "")
+	a.Must(t, "POST", at, "application/json", `{"metadata":{"name":"node-b"},"spec":{"podCIDR":"10.1.1.0/24","podCIDRs":["10.1.1.0/24","fd00:1:0:1::/64"]}}`)
+	a.Must(t, "PATCH", at+"/node-b/status", "application/merge-patch+json", `{"status":{"addresses":[{"type":"InternalIP","address":"192.0.2.2"},{"type":"Hostname","address":"node-b"}]}}`)
+	const want = "{node-b [10.1.1.0/24 fd00:1:0:1::/64] [192.0.2.2]}"
+	if n, err := ReadNode(t.Context(), kubeconfig, "node-b"); err != nil || fmt.Sprint(n) != want {
+		t.Errorf("%v, %v", n, err)
+	}
+	x := followNodes(t, kubeconfig)
+	x.expect(t, "["+want+"]")
+	a.Must(t, "PATCH", at+"/node-b/status", "application/merge-patch+json", `{"status":{"addresses":[{"type":"InternalIP","address":"192.0.2.3"}]}}`)
+	x.expect(t, strings.Replace("["+want+"]", "192.0.2.2", "192.0.2.3", 1))
+	a.Must(t, "DELETE", at+"/node-b", "", "")
+	x.expect(t, "[]")
 }
 
 // field is the first group of a pattern in a text.

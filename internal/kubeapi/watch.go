@@ -1,21 +1,13 @@
 package kubeapi
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
-	"io"
 	"maps"
-	"net/http"
-	"net/url"
-	"path"
 	"regexp"
-	"strconv"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	"github.com/tcpilot/tcpilot/internal/pod"
 )
@@ -32,10 +24,8 @@ type Options struct {
 
 // Watcher knows the annotations of a node's pods. Its methods can be called at any time.
 type Watcher struct {
+	*server
 	opt    Options
-	access access
-	client *http.Client
-	base   *url.URL
 	events chan event
 
 	mu    sync.RWMutex
@@ -55,20 +45,12 @@ func (o object) equal(p object) bool {
 }
 
 // Open reads how the API server is reached; it does not connect.
-func Open(opt Options) (w *Watcher, err error) {
-	w = &Watcher{opt: opt, events: make(chan event, maxEvents)}
-	if opt.Kubeconfig != "" {
-		w.access, err = fromKubeconfig(opt.Kubeconfig)
-	} else {
-		w.access, err = inCluster()
-	}
-	if err == nil {
-		w.client, w.base, err = w.access.client()
-	}
+func Open(opt Options) (*Watcher, error) {
+	s, err := openServer(opt.Kubeconfig)
 	if err != nil {
-		return nil, fmt.Errorf("reach the API server of Kubernetes: %w", err)
+		return nil, err
 	}
-	return w, nil
+	return &Watcher{server: s, opt: opt, events: make(chan event, maxEvents)}, nil
 }
 
 // Annotations are those of the pod with this UID. known is false if the API server has no such pod on this node, or
@@ -109,11 +91,10 @@ func (w *Watcher) UID(p *pod.Pod) string {
 // metadata is the part of an object that is read.
 type metadata struct {
 	Metadata struct {
-		UID             string            `json:"uid"`
-		Namespace       string            `json:"namespace"`
-		Name            string            `json:"name"`
-		ResourceVersion string            `json:"resourceVersion"`
-		Annotations     map[string]string `json:"annotations"`
+		UID         string            `json:"uid"`
+		Namespace   string            `json:"namespace"`
+		Name        string            `json:"name"`
+		Annotations map[string]string `json:"annotations"`
 	} `json:"metadata"`
 }
 
@@ -143,82 +124,29 @@ func (m *metadata) uids() []string {
 	return []string{m.Metadata.UID}
 }
 
-const (
-	// pageSize bounds one answer of a list.
-	pageSize = 500
-	// watchTime is how long the API server keeps one watch open, and watchSlack how much longer it may take.
-	watchTime  = 5 * time.Minute
-	watchSlack = 30 * time.Second
-	maxError   = 4 << 10 // bytes read of an answer that refuses a request
-	// shortWatch is the least duration of a watch. One that ends earlier without an error was probably refused
-	// by a proxy, and counts as failed.
-	shortWatch = time.Second
-	// gonePause is the least time between two lists that are read without a pause because the API server has
-	// forgotten changes. If it forgets them more often, Run returns an error as for other failures.
-	gonePause = 10 * time.Second
-)
-
-// errGone means that the API server has forgotten the changes since the last one that was read.
-var errGone = errors.New("resource version too old (410)")
-
 // Run follows the pods until ctx ends, or until an error. After an error the caller waits, and calls it again.
-func (w *Watcher) Run(ctx context.Context) error {
-	var forgot time.Time
-	for {
-		version, err := w.list(ctx)
-		for err == nil {
-			begun := time.Now()
-			if version, err = w.watch(ctx, version); err == nil && time.Since(begun) < shortWatch {
-				err = errors.New("a watch ended at once")
-			}
-		}
-		if ctx.Err() != nil {
-			return nil
-		}
-		if !errors.Is(err, errGone) || time.Since(forgot) < gonePause {
-			// Not %w: the daemon's supervisor ends the daemon on os.ErrClosed, which it takes for a
-			// closed handle of its own.
-			return fmt.Errorf("follow pods at the API server of Kubernetes: %v", err)
-		}
-		forgot = time.Now()
+func (w *Watcher) Run(ctx context.Context) error { return w.server.follow(ctx, w.resource()) }
+
+// resource is the node's pods, as objects that have their metadata only.
+func (w *Watcher) resource() *resource {
+	const partial = "application/json;as=%s;g=meta.k8s.io;v=v1"
+	return &resource{
+		what: "pods", path: "/api/v1/pods", selector: "spec.nodeName=" + w.opt.Node,
+		listAs: fmt.Sprintf(partial, "PartialObjectMetadataList"), watchAs: fmt.Sprintf(partial, "PartialObjectMetadata"),
+		listed: w.listed, changed: w.change,
 	}
 }
 
-// list reads all pods of the node.
-func (w *Watcher) list(ctx context.Context) (version string, err error) {
-	ctx, cancel := context.WithTimeout(ctx, watchTime)
-	defer cancel()
+// listed notes all pods of the node.
+func (w *Watcher) listed(items []json.RawMessage) error {
 	pods := map[string]object{}
-	next, n := "", 0
-	for {
-		query := url.Values{"limit": {strconv.Itoa(pageSize)}}
-		if next != "" {
-			query.Set("continue", next)
+	for _, item := range items {
+		var m metadata
+		if err := json.Unmarshal(item, &m); err != nil {
+			return err
 		}
-		body, err := w.get(ctx, query, "PartialObjectMetadataList")
-		if err != nil {
-			return "", err
-		}
-		var page struct {
-			Metadata struct {
-				ResourceVersion string `json:"resourceVersion"`
-				Continue        string `json:"continue"`
-			} `json:"metadata"`
-			Items []metadata `json:"items"`
-		}
-		err = errors.Join(json.NewDecoder(body).Decode(&page), body.Close())
-		if err != nil {
-			return "", fmt.Errorf("read list: %w", err)
-		}
-		n += len(page.Items)
-		for i := range page.Items {
-			for _, uid := range page.Items[i].uids() {
-				pods[uid] = page.Items[i].object()
-			}
-		}
-		version, next = page.Metadata.ResourceVersion, page.Metadata.Continue
-		if next == "" {
-			break
+		for _, uid := range m.uids() {
+			pods[uid] = m.object()
 		}
 	}
 	w.mu.Lock()
@@ -227,55 +155,28 @@ func (w *Watcher) list(ctx context.Context) (version string, err error) {
 	w.mu.Unlock()
 	first := !w.reads.Swap(true)
 	if first && w.opt.Listed != nil {
-		w.opt.Listed(n)
+		w.opt.Listed(len(items))
 	}
 	if first || !same {
 		w.opt.Changed()
 	}
-	return version, nil
+	return nil
 }
 
-// watch follows changes since version until the API server ends the answer.
-func (w *Watcher) watch(ctx context.Context, version string) (next string, err error) {
-	ctx, cancel := context.WithTimeout(ctx, watchTime+watchSlack)
-	defer cancel()
-	body, err := w.get(ctx, url.Values{"watch": {"1"}, "resourceVersion": {version}, "allowWatchBookmarks": {"true"},
-		"timeoutSeconds": {strconv.Itoa(int(watchTime / time.Second))}}, "PartialObjectMetadata")
-	if err != nil {
-		return "", err
+func (w *Watcher) change(kind string, item json.RawMessage) error {
+	var m metadata
+	if err := json.Unmarshal(item, &m); err != nil {
+		return err
 	}
-	defer body.Close()
-	for d := json.NewDecoder(body); ; {
-		var e struct {
-			Type   string          `json:"type"`
-			Object json.RawMessage `json:"object"`
-		}
-		err := d.Decode(&e)
-		if errors.Is(err, io.EOF) {
-			return version, nil
-		}
-		if err != nil {
-			return "", fmt.Errorf("read change: %w", err)
-		}
-		if e.Type == "ERROR" {
-			return "", statusError(0, e.Object)
-		}
-		var m metadata
-		if err := json.Unmarshal(e.Object, &m); err != nil {
-			return "", fmt.Errorf("read change: %w", err)
-		}
-		if m.Metadata.ResourceVersion != "" {
-			version = m.Metadata.ResourceVersion
-		}
-		if w.apply(e.Type, &m) {
-			w.opt.Changed()
-		}
+	if w.apply(kind, &m) {
+		w.opt.Changed()
 	}
+	return nil
 }
 
 // apply notes one change, and reports whether annotations or UIDs differ.
 func (w *Watcher) apply(kind string, m *metadata) (changed bool) {
-	if kind == "BOOKMARK" || m.Metadata.UID == "" {
+	if m.Metadata.UID == "" {
 		return false
 	}
 	w.mu.Lock()
@@ -292,78 +193,4 @@ func (w *Watcher) apply(kind string, m *metadata) (changed bool) {
 		w.pods[uid] = m.object()
 	}
 	return changed
-}
-
-// get asks for the node's pods as objects of a kind that has their metadata only.
-func (w *Watcher) get(ctx context.Context, query url.Values, as string) (io.ReadCloser, error) {
-	query.Set("fieldSelector", "spec.nodeName="+w.opt.Node)
-	return w.do(ctx, http.MethodGet, "/api/v1/pods", query, "application/json;as="+as+";g=meta.k8s.io;v=v1", nil)
-}
-
-// do sends a request with these contents.
-func (w *Watcher) do(ctx context.Context, method, at string, query url.Values, accept string, body []byte) (io.ReadCloser, error) {
-	u := *w.base
-	u.Path, u.RawQuery = path.Join("/", u.Path, at), query.Encode()
-	r, err := http.NewRequestWithContext(ctx, method, u.String(), bytes.NewReader(body))
-	if err != nil {
-		return nil, err
-	}
-	r.Header.Set("Accept", accept)
-	r.Header.Set("User-Agent", "tcpilot")
-	if body != nil {
-		r.Header.Set("Content-Type", "application/json")
-	}
-	if err := w.access.authorize(r); err != nil {
-		return nil, err
-	}
-	return w.send(r)
-}
-
-// send sends a request, and returns the body of an answer that is no error.
-func (w *Watcher) send(r *http.Request) (io.ReadCloser, error) {
-	answer, err := w.client.Do(r)
-	if err != nil {
-		return nil, err
-	}
-	if answer.StatusCode/100 == 2 {
-		return answer.Body, nil
-	}
-	defer answer.Body.Close()
-	text, _ := io.ReadAll(io.LimitReader(answer.Body, maxError))
-	return nil, statusError(answer.StatusCode, text)
-}
-
-// apiError is an answer that says why a request was refused.
-type apiError struct {
-	code    int
-	message string
-}
-
-func (e *apiError) Error() string {
-	switch e.code {
-	case http.StatusUnauthorized:
-		return "the API server does not accept the credentials (401): " + e.message
-	case http.StatusForbidden:
-		return "not allowed (403), the service account has to get, list and watch pods, and to create events: " + e.message
-	}
-	return fmt.Sprintf("the API server answers %d: %s", e.code, e.message)
-}
-
-// statusError reads a Status object (k8s.io/apimachinery/pkg/apis/meta/v1); code is that of the answer, 0 if it is in
-// the object.
-func statusError(code int, text []byte) error {
-	var s struct {
-		Message string `json:"message"`
-		Code    int    `json:"code"`
-	}
-	if json.Unmarshal(text, &s) != nil || s.Message == "" {
-		s.Message = fmt.Sprintf("%.200q", text)
-	}
-	if code == 0 {
-		code = s.Code
-	}
-	if code == http.StatusGone {
-		return fmt.Errorf("%w: %s", errGone, s.Message)
-	}
-	return &apiError{code, s.Message}
 }

@@ -40,6 +40,7 @@ var mayImport = map[string][]string{
 	"cc":        {"tcp", "congestion", "jiffies", "kernelcc", "netns", "progstats", "regular", "rtnetlink"},
 	"cni":       {"cnispec", "defaults", "netns", "pod", "poddevice", "podnet", "podrecord", "undo"},
 	"cniconf":   {"cnispec", "defaults", "filelock", "podrecord", "regular"},
+	"cnigc":     {"cnispec", "host", "netns", "pod", "podrecord", "rtnetlink"},
 	"cnispec":   {},
 	"cgroup":    {},
 	"filelock":  {},
@@ -129,7 +130,7 @@ var onlyIn = map[string][]string{
 	"gonum.org/v1/gonum":                      {},
 	"github.com/moby/sys/mountinfo":           {"cgroup", "host", "testenv", "lab/topology"},
 	"golang.org/x/exp":                        {},
-	"github.com/containernetworking/cni":      {"cni", "lab/subject"},
+	"github.com/containernetworking/cni":      {"cni", "cnigc", "lab/subject"},
 	"github.com/google/nftables":              {"podnet"},
 	"math/rand":                               {},
 	"text/template":                           {}, // it finds methods by name, so that the linker has to keep those of all types: 3 MB

@@ -21,7 +21,17 @@ const maxListed = 1 << 16
 
 // List lists the routes to other hosts in the calling thread's network namespace whose destinations are wanted: all of
 // them, or none if that fails.
-func List(wanted func(destination netip.Prefix) bool) (list []Found, err error) {
+func List(wanted func(destination netip.Prefix) bool) ([]Found, error) {
+	list, err := listAll(func(r Route) bool { return wanted(r.Destination()) })
+	if err != nil {
+		return nil, err
+	}
+	markShared(list)
+	return slices.DeleteFunc(list, func(r Found) bool { return r.Fixed == notToHosts }), nil
+}
+
+// listAll lists the wanted routes, those that are not to other hosts too.
+func listAll(wanted func(Route) bool) (list []Found, err error) {
 	for range attempts {
 		list = nil
 		if err = each(unix.AF_INET, wanted, &list); err == nil {
@@ -37,11 +47,10 @@ func List(wanted func(destination netip.Prefix) bool) (list []Found, err error) 
 	if len(list) > maxListed {
 		return nil, fmt.Errorf("list routes: there are more than %d", maxListed)
 	}
-	markShared(list)
-	return slices.DeleteFunc(list, func(r Found) bool { return r.Fixed == notToHosts }), nil
+	return list, nil
 }
 
-func each(family uint8, wanted func(netip.Prefix) bool, list *[]Found) error {
+func each(family uint8, wanted func(Route) bool, list *[]Found) error {
 	request := nl.NewNetlinkRequest(unix.RTM_GETROUTE, unix.NLM_F_DUMP)
 	message := nl.NewRtMsg()
 	message.Family = family
@@ -54,7 +63,7 @@ func each(family uint8, wanted func(netip.Prefix) bool, list *[]Found) error {
 			return false
 		case message[offFamily] != family: // a kernel without IPv6 lists IPv4 again
 			return true
-		case !isEntry(message), !wanted(Route(message).Destination()):
+		case !isEntry(message), !wanted(Route(message)):
 			return true
 		}
 		r, err := fromKernel(message)

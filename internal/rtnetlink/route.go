@@ -13,6 +13,8 @@ type Route struct {
 	MTU          uint32 // of the route, in bytes; 0 if it has none of its own
 	Device       int    // index of the device by which they leave; 0 if there is no route
 	Encapsulates bool   // the route adds headers (lwtunnel)
+	Router       bool   // they go to a router first: the address is not on the device's own link
+	Local        bool   // the address is this host's own
 }
 
 // RouteTo looks up the route to an address in the calling thread's network namespace, as for a packet that the host
@@ -33,8 +35,11 @@ func RouteTo(a netip.Addr) (r Route, err error) {
 	if len(answer) < unix.SizeofRtMsg {
 		return r, errShort
 	}
+	r.Local = answer[7] == unix.RTN_LOCAL // rtm_type
 	return r, EachAttribute(answer[unix.SizeofRtMsg:], func(kind uint16, value []byte) error {
 		switch {
+		case kind == unix.RTA_GATEWAY, kind == unix.RTA_VIA:
+			r.Router = true
 		case kind == unix.RTA_OIF && len(value) == 4:
 			r.Device = int(binary.NativeEndian.Uint32(value))
 		case kind == unix.RTA_ENCAP_TYPE:

@@ -85,6 +85,33 @@ func TestCrash(t *testing.T) {
 	n.expectPods(t, 0)
 }
 
+// After a crash of the host with which containerd loses what it knows, nobody asks for DEL. 'tcpilot cni gc' does it for the pods of
+// before, and leaves those that run alone.
+func TestCrashForgotten(t *testing.T) {
+	n := newNode(t)
+	n.configure(t, v4AndV6, mainPlugin, portmap)
+	n.runPod(t, "web-1", nil, &portMapping{Container: 80, Host: 8080})
+	n.runPod(t, "db-1", nil)
+	n.crash(t)
+	must(t, os.RemoveAll(n.path("root")))
+	n.startDaemon(t)
+	n.startContainerd(t)
+	n.importImage(t)
+	n.awaitNetwork(t)
+	web := n.runPod(t, "web-2", nil)
+	if l := n.sandboxes(t); len(l) != 1 {
+		t.Fatalf("containerd has %d sandboxes", len(l))
+	}
+	out := n.host.Run(t, n.daemon.args[0], "cni", "gc", "--conf-dir", n.path("net.d"), "--bin-dir", n.path("plugins"), "--pods-dir", n.path("pods"), "--older-than", "0s")
+	if strings.Count(out, "removed shop/") != 2 || strings.Count(out, "\n") != 2 || strings.Contains(out, "web-2") {
+		t.Errorf("it writes\n%s", out)
+	}
+	reaches(t, n.host, n.netns(t, web), n.addresses(t, web)[0])
+	must(t, n.stop(t.Context(), web.id))
+	n.expectNothing(t)
+	n.expectPods(t, 0)
+}
+
 // crash kills all that the test has started, and replaces what a host loses when it starts again: its network, and what is
 // below /run.
 func (n *node) crash(t *testing.T) {

@@ -2,6 +2,7 @@ package containerd
 
 import (
 	"net/netip"
+	"path/filepath"
 	"slices"
 	"testing"
 	"time"
@@ -43,6 +44,41 @@ func TestMainPlugin(t *testing.T) {
 	}
 	n.expectNothing(t)
 	n.expectPods(t, 0)
+}
+
+// The configuration that 'cni install --main' writes is one that the runtime takes: pods have addresses of the node's networks, keep
+// them to the cluster's networks, and get the host's elsewhere.
+func TestInstallMain(t *testing.T) {
+	n := newNode(t)
+	out := n.host.Run(t, n.daemon.args[0], "cni", "install", "--main", "--conf-dir", n.path("net.d"), "--bin-dir", n.path("plugins"), "--pods-dir", n.path("pods"),
+		"--socket", n.path("tcpilot.sock"), "--pod-cidr", "10.88.1.0/24,fd88:0:0:1::/64", "--cluster-cidr", "10.88.0.0/16,"+netip.PrefixFrom(n.wire.V6, 128).String())
+	if want := "wrote " + n.path("net.d") + "/10-tcpilot.conflist, with tcpilot-cni as the main plugin and addresses of 10.88.1.0/24 and fd88:0:0:1::/64\n"; out != want {
+		t.Fatalf("%q, want %q", out, want)
+	}
+	eventually(t, "the network is ready", func() error { _, err := n.networkReady(t.Context()); return err })
+	web := n.runPod(t, "web-1", nil, &portMapping{Container: 80, Host: 8080})
+	at := n.addresses(t, web)
+	if !slices.Equal(at, []string{"10.88.1.2", "fd88:0:0:1::2"}) {
+		t.Fatalf("the runtime reports the addresses %q", at)
+	}
+	inWeb := n.netns(t, web)
+	reaches(t, n.host, inWeb, at[1])
+	if got := reaches(t, inWeb, n.outside, n.wire.V4.String()); got != n.own.V4 {
+		t.Errorf("the outside sees the pod as %s", got)
+	}
+	n.outside.Run(t, "ip", "-6", "route", "add", "fd88:0:0:1::/64", "via", n.own.V6.String())
+	if got := reaches(t, inWeb, n.outside, n.wire.V6.String()); got.String() != at[1] {
+		t.Errorf("what is excepted from masquerading sees the pod as %s", got)
+	}
+	n.outside.Speak(t, inWeb, ":80", netip.AddrPortFrom(n.own.V4, 8080).String(), limit)
+	must(t, n.stop(t.Context(), web.id))
+	n.expectNothing(t)
+	left, err := filepath.Glob("/var/lib/cni/networks/tcpilot/*") // of the tests' own /var/lib
+	must(t, err)
+	left = slices.DeleteFunc(left, func(f string) bool { _, err := netip.ParseAddr(filepath.Base(f)); return err != nil }) // files of its own
+	if len(left) > 0 {
+		t.Errorf("left %q", left)
+	}
 }
 
 // Pods whose network another configuration has made end without leaving anything: one of the main plugin when it is chained

@@ -95,6 +95,13 @@ func newNode(t *testing.T) *node {
 	})
 	n.startDaemon(t)
 	n.startContainerd(t)
+	n.importImage(t)
+	return n
+}
+
+// importImage gives containerd the image that it needs for each pod.
+func (n *node) importImage(t *testing.T) {
+	t.Helper()
 	n.host.Run(t, "ctr", "-a", n.path("containerd.sock"), "-n", "k8s.io", "images", "import", filepath.Join(n.built, "pause.tar"))
 	eventually(t, "the image is there", func() error {
 		i := &image{Spec: &imageSpec{Image: "localhost/pause:1"}}
@@ -104,7 +111,6 @@ func newNode(t *testing.T) *node {
 		}
 		return nil
 	})
-	return n
 }
 
 // writeDaemonConfig writes tcpilot's configuration, with the keys of its part pods.

@@ -29,6 +29,7 @@ type Server struct {
 	changes  []change // changes[i] has resource version i+1
 	first    int      // the changes before it are forgotten
 	pods     map[string]Pod
+	nodes    map[string]Node // by UID
 	events   []Event
 	refuse   int  // status of all answers; 0: none
 	held     bool // no answer begins
@@ -40,6 +41,14 @@ type Server struct {
 type change struct {
 	kind string
 	pod  Pod
+	node *Node // instead of a pod
+}
+
+// Node is a node as the server has it.
+type Node struct {
+	Name, UID string
+	PodCIDRs  []string
+	Addresses []string // InternalIP
 }
 
 // Event is an event that was written.
@@ -50,7 +59,7 @@ type Event struct {
 
 // New starts a server that listens on l; nil for any port.
 func New(t testing.TB, l net.Listener) *Server {
-	s := &Server{pods: map[string]Pod{}}
+	s := &Server{pods: map[string]Pod{}, nodes: map[string]Node{}}
 	s.changed = sync.NewCond(&s.mu)
 	s.Server = httptest.NewUnstartedServer(http.HandlerFunc(s.serve))
 	if l != nil {
@@ -87,15 +96,36 @@ func (s *Server) Put(p Pod) {
 			kind = "MODIFIED"
 		}
 		s.pods[p.UID] = p
-		s.changes = append(s.changes, change{kind, p})
+		s.changes = append(s.changes, change{kind: kind, pod: p})
 	})
 }
 
 // Delete deletes a pod.
 func (s *Server) Delete(uid string) {
 	s.do(func() {
-		s.changes = append(s.changes, change{"DELETED", s.pods[uid]})
+		s.changes = append(s.changes, change{kind: "DELETED", pod: s.pods[uid]})
 		delete(s.pods, uid)
+	})
+}
+
+// PutNode creates or changes a node.
+func (s *Server) PutNode(n Node) {
+	s.do(func() {
+		kind := "ADDED"
+		if _, there := s.nodes[n.UID]; there {
+			kind = "MODIFIED"
+		}
+		s.nodes[n.UID] = n
+		s.changes = append(s.changes, change{kind: kind, node: &n})
+	})
+}
+
+// DeleteNode deletes a node.
+func (s *Server) DeleteNode(uid string) {
+	s.do(func() {
+		n := s.nodes[uid]
+		s.changes = append(s.changes, change{kind: "DELETED", node: &n})
+		delete(s.nodes, uid)
 	})
 }
 
@@ -155,10 +185,14 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
 		fail(w, http.StatusUnauthorized, "Unauthorized")
 	case r.Method == http.MethodPost && strings.HasSuffix(r.URL.Path, "/events"):
 		s.addEvent(w, r)
-	case r.Method != http.MethodGet || r.URL.Path != "/api/v1/pods":
+	case r.Method == http.MethodGet && strings.HasPrefix(r.URL.Path, nodesPath+"/"):
+		s.oneNode(w, strings.TrimPrefix(r.URL.Path, nodesPath+"/"))
+	case r.Method != http.MethodGet || r.URL.Path != "/api/v1/pods" && r.URL.Path != nodesPath:
 		fail(w, http.StatusNotFound, "no such path")
 	case query.Get("watch") != "":
-		s.watch(w, strings.TrimPrefix(query.Get("fieldSelector"), "spec.nodeName="), query.Get("resourceVersion"))
+		s.watch(w, wanted(r), query.Get("resourceVersion"))
+	case r.URL.Path == nodesPath:
+		s.listNodes(w)
 	default:
 		s.list(w, strings.TrimPrefix(query.Get("fieldSelector"), "spec.nodeName="), query.Get("continue"))
 	}
@@ -177,6 +211,57 @@ func (s *Server) addEvent(w http.ResponseWriter, r *http.Request) {
 	s.do(func() { s.events = append(s.events, e) })
 	w.WriteHeader(http.StatusCreated)
 	fmt.Fprint(w, "{}")
+}
+
+const nodesPath = "/api/v1/nodes"
+
+// wanted reports which changes a watch is about.
+func wanted(r *http.Request) func(change) bool {
+	node := strings.TrimPrefix(r.URL.Query().Get("fieldSelector"), "spec.nodeName=")
+	return func(c change) bool {
+		if r.URL.Path == nodesPath {
+			return c.node != nil
+		}
+		return c.node == nil && c.pod.Node == node
+	}
+}
+
+func (c change) object(version int) map[string]any {
+	if c.node != nil {
+		return nodeObject(*c.node, version)
+	}
+	return object(c.pod, version)
+}
+
+func nodeObject(n Node, version int) map[string]any {
+	addresses := []any{map[string]string{"type": "Hostname", "address": n.Name}}
+	for _, a := range n.Addresses {
+		addresses = append(addresses, map[string]string{"type": "InternalIP", "address": a})
+	}
+	return map[string]any{"metadata": map[string]any{"name": n.Name, "uid": n.UID, "resourceVersion": strconv.Itoa(version)},
+		"spec": map[string]any{"podCIDRs": n.PodCIDRs}, "status": map[string]any{"addresses": addresses}}
+}
+
+func (s *Server) oneNode(w http.ResponseWriter, name string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, n := range s.nodes {
+		if n.Name == name {
+			json.NewEncoder(w).Encode(nodeObject(n, len(s.changes)))
+			return
+		}
+	}
+	fail(w, http.StatusNotFound, fmt.Sprintf("nodes %q not found", name))
+}
+
+func (s *Server) listNodes(w http.ResponseWriter) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	items := []any{}
+	for _, n := range s.nodes {
+		items = append(items, nodeObject(n, len(s.changes)))
+	}
+	json.NewEncoder(w).Encode(map[string]any{"kind": "NodeList", "metadata": map[string]any{"resourceVersion": strconv.Itoa(len(s.changes))}, "items": items})
 }
 
 func object(p Pod, version int) map[string]any {
@@ -207,7 +292,7 @@ func (s *Server) list(w http.ResponseWriter, node, next string) {
 	json.NewEncoder(w).Encode(map[string]any{"kind": "PartialObjectMetadataList", "metadata": meta, "items": items})
 }
 
-func (s *Server) watch(w http.ResponseWriter, node, version string) {
+func (s *Server) watch(w http.ResponseWriter, wanted func(change) bool, version string) {
 	at, _ := strconv.Atoi(version)
 	out := json.NewEncoder(w)
 	w.(http.Flusher).Flush()
@@ -223,8 +308,8 @@ func (s *Server) watch(w http.ResponseWriter, node, version string) {
 			return
 		}
 		for ; at < len(s.changes); at++ {
-			if c := s.changes[at]; c.pod.Node == node {
-				if out.Encode(map[string]any{"type": c.kind, "object": object(c.pod, at+1)}) != nil {
+			if c := s.changes[at]; wanted(c) {
+				if out.Encode(map[string]any{"type": c.kind, "object": c.object(at + 1)}) != nil {
 					return
 				}
 			}
