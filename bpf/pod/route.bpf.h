@@ -5,6 +5,7 @@
 #ifndef TCPILOT_POD_ROUTE_BPF_H
 #define TCPILOT_POD_ROUTE_BPF_H
 
+#include <linux/errno.h>
 #include "flow.bpf.h"
 #include "maps.bpf.h"
 #include "nat.bpf.h"
@@ -53,6 +54,7 @@ static __always_inline bool read_router(struct __sk_buff *skb, struct bpf_fib_lo
 static __always_inline long look_up_route(struct __sk_buff *skb, const struct packet *p, struct bpf_fib_lookup *fib)
 {
 	__u32 flags = BPF_FIB_LOOKUP_SKIP_NEIGH, mark = skb->mark;
+	long result;
 
 	fib->family = p->family;
 	if (p->family == AF_INET) {
@@ -77,7 +79,13 @@ static __always_inline long look_up_route(struct __sk_buff *skb, const struct pa
 		flags |= FIB_LOOKUP_MARK;
 		__builtin_memcpy(fib->smac, &mark, sizeof(mark));
 	}
-	return bpf_fib_lookup(skb, fib, sizeof(*fib), flags);
+	result = bpf_fib_lookup(skb, fib, sizeof(*fib), flags);
+	if (result != -EINVAL)
+		return result;
+	/* Before Linux 6.3, the next hop's MAC address is always looked up. If it is not known, the result for the MTU is the
+	 * packet's length, so that longer packets have a look-up of their own. */
+	result = bpf_fib_lookup(skb, fib, sizeof(*fib), flags & ~BPF_FIB_LOOKUP_SKIP_NEIGH);
+	return result == BPF_FIB_LKUP_RET_NO_NEIGH ? BPF_FIB_LKUP_RET_SUCCESS : result;
 }
 
 /* The MAC addresses that the pod's device expects; they are zero if it has none (netkit, L3). */

@@ -140,7 +140,7 @@ type Feature struct {
 	Name   string `json:"name"`
 	Wanted bool   `json:"wanted"`
 	Active bool   `json:"active"`
-	Why    string `json:"why,omitempty"` // why it is not active
+	Why    string `json:"why,omitempty"` // why it is not active, or how it is where the kernel lacks something
 }
 
 // PathList is a part of the snapshot's paths.

@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync/atomic"
 
 	"github.com/tcpilot/tcpilot/internal/api"
@@ -235,7 +236,7 @@ func Bypassed(file string) ([]string, error) {
 		return nil, err
 	}
 	return []string{"pods.host_routing: TCP and UDP packets between pods, and between pods and pods.networks, bypass netfilter (chain FORWARD, and so network " +
-		"policies by iptables or nftables; connection tracking), IPsec policies, rp_filter, and tc filters of their devices that are not tcx links (docs/pods.md)"}, nil
+		"policies by iptables or nftables; connection tracking), IPsec policies, rp_filter, and tc filters of their devices that run after tcpilot's programs (docs/pods.md)"}, nil
 }
 
 // DetachPods implements api.Backend.
@@ -278,6 +279,9 @@ func (d *Daemon) logMissing(before, now *podlink.Missing) {
 func (d *Daemon) routingFeature() api.Feature {
 	v, cfg := d.podDevices.view(), d.cfg.Load()
 	f := api.Feature{Name: featureRouting, Wanted: cfg.Pods.RoutesHost(), Active: v.wanted && v.links != nil && v.failed == nil}
+	if f.Active {
+		f.Why = podlink.WithoutTCX()
+	}
 	var why []error
 	switch {
 	case v.wanted && v.failed != nil:
@@ -295,15 +299,15 @@ func (d *Daemon) routingFeature() api.Feature {
 }
 
 // featureRouting is the feature's name in status and doctor.
-const featureRouting = "tcx: packets of pods are routed without the host's stack"
+const featureRouting = "tcx or tc filters: packets of pods are routed without the host's stack"
 
 // triedRouting says whether this kernel supports host routing, found by trying.
 func triedRouting(wanted bool) api.Feature {
-	f := api.Feature{Name: featureRouting, Wanted: wanted, Active: wanted}
+	f := api.Feature{Name: featureRouting, Wanted: wanted, Active: wanted, Why: podlink.WithoutTCX()}
 	if err := podlink.Try(); err != nil {
 		f.Active, f.Why = false, err.Error()
 	} else if !wanted {
-		f.Why = "this kernel can do it; pods.host_routing is off"
+		f.Why = strings.TrimPrefix(f.Why+"; this kernel can do it; pods.host_routing is off", "; ")
 	}
 	return f
 }

@@ -8,17 +8,19 @@ import (
 	"net/netip"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/cilium/ebpf"
-	"github.com/cilium/ebpf/link"
 
 	"github.com/tcpilot/tcpilot/internal/api"
 	"github.com/tcpilot/tcpilot/internal/netns"
 	"github.com/tcpilot/tcpilot/internal/pod"
+	"github.com/tcpilot/tcpilot/internal/podlink"
+	"github.com/tcpilot/tcpilot/internal/rtnetlink"
 	"github.com/tcpilot/tcpilot/internal/testenv"
 )
 
@@ -64,18 +66,17 @@ func (p *routedPlace) put(t *testing.T, in *testenv.Pod, name string, annotation
 	}})
 }
 
-// attached is how many programs are at the device of pod a.
+// attached is how many programs are at the device of pod a. Without any, no qdisc for filters may be there.
 func (p *routedPlace) attached(t *testing.T) int { t.Helper(); return p.attachedTo(t, p.a) }
 
 func (p *routedPlace) attachedTo(t *testing.T, in *testenv.Pod) (n int) {
 	t.Helper()
 	p.node.Do(t, func() {
 		for _, at := range []ebpf.AttachType{ebpf.AttachTCXIngress, ebpf.AttachTCXEgress} {
-			on, err := link.QueryPrograms(link.QueryOptions{Target: in.HostIndex, Attach: at})
-			if err != nil {
-				t.Fatal(err)
-			}
-			n += len(on.Programs)
+			n += len(testenv.ClsPrograms(t, in.HostIndex, at))
+		}
+		if kind, err := rtnetlink.ClsactOf(in.HostIndex); err != nil || n == 0 && kind != "" {
+			t.Errorf("no program, and the qdisc %q, %v", kind, err)
 		}
 	})
 	return n
@@ -171,6 +172,10 @@ func TestRootHostRouting(t *testing.T) {
 	if p.attached(t) != 2 {
 		t.Errorf("%d programs at the pod's device", p.attached(t))
 	}
+	s, err := d.Status(ctx)
+	if want := (api.Feature{Name: featureRouting, Wanted: true, Active: true, Why: podlink.WithoutTCX()}); err != nil || !slices.Contains(s.Features, want) {
+		t.Errorf("features %+v, %v, want %+v", s.Features, err, want)
+	}
 	f := startFlow(t, p.a.NS, p.c.NS, p.c.V4)
 	back := startFlow(t, p.c.NS, p.a.NS, p.a.V6)
 	both := func(when string) { t.Helper(); f.goesOn(t, when); back.goesOn(t, when) }
@@ -197,7 +202,7 @@ func TestRootHostRouting(t *testing.T) {
 		t.Fatal(err)
 	}
 	both("without programs")
-	s, err := d.Status(ctx)
+	s, err = d.Status(ctx)
 	if err != nil || !hasInactive(s, featureRouting, "detached on request") || p.attached(t) != 0 {
 		t.Errorf("detached: %+v, %v, %d programs", s.Features, err, p.attached(t))
 	}
@@ -304,11 +309,7 @@ func TestRootRoutingBeginsWithConnectionTracking(t *testing.T) {
 			t.Fatal(err)
 		}
 		routes := func() bool {
-			on, err := link.QueryPrograms(link.QueryOptions{Target: wire.Index, Attach: ebpf.AttachTCXIngress})
-			if err != nil {
-				t.Fatal(err)
-			}
-			return len(on.Programs) > 0 && d.podDevices.view().failed == nil
+			return len(testenv.ClsPrograms(t, wire.Index, ebpf.AttachTCXIngress)) > 0 && d.podDevices.view().failed == nil
 		}
 		defer func() {
 			if err := d.closePodDevices(false); err != nil {

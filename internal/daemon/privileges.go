@@ -14,7 +14,7 @@ var privileges = []struct {
 }{
 	{unix.CAP_SYS_ADMIN, "CAP_SYS_ADMIN", "BPF programs are not loaded, and network namespaces not entered"},
 	{unix.CAP_NET_ADMIN, "CAP_NET_ADMIN", "modules of congestion controls are not loaded, and devices and routes are not changed: " +
-		"no BIG TCP of pods, no timestamps in microseconds"},
+		"no BIG TCP of pods, no timestamps in microseconds, and before Linux 6.6 no programs at devices of pods"},
 	{unix.CAP_SYS_PTRACE, "CAP_SYS_PTRACE", "network namespaces of processes with other privileges are not found: their connections are tuned, " +
 		"and sampled at their end, but not while they run, and settings of their owners are overridden"},
 }

@@ -5,12 +5,12 @@ import (
 	"net"
 	"net/netip"
 	"slices"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
-	"github.com/cilium/ebpf/link"
 	"golang.org/x/sys/unix"
 
 	"github.com/tcpilot/tcpilot/internal/class"
@@ -461,24 +461,13 @@ func meddle(t testing.TB, at testenv.End, insns asm.Instructions) (restore func(
 	prog, err := ebpf.NewProgram(&ebpf.ProgramSpec{Type: ebpf.SchedCLS, AttachType: ebpf.AttachTCXIngress, Instructions: insns, License: "GPL"})
 	must(t, err)
 	defer prog.Close()
-	var l link.Link
+	var detach func()
 	at.NS.Do(t, func() {
 		device, err := net.InterfaceByName(at.Name)
 		must(t, err)
-		l, err = link.AttachTCX(link.TCXOptions{Interface: device.Index, Program: prog, Attach: ebpf.AttachTCXIngress})
-		if err != nil {
-			testenv.Missing(t, fmt.Sprintf("the kernel has no tcx links: %v", err))
-		}
+		detach = testenv.AttachCls(t, device.Index, prog, ebpf.AttachTCXIngress)
 	})
-	closed := false
-	restore = func() {
-		if !closed {
-			closed = true
-			must(t, l.Close())
-		}
-	}
-	t.Cleanup(restore)
-	return restore
+	return sync.OnceFunc(func() { at.NS.Do(t, detach) })
 }
 
 // withOption runs what follows on SYNs and SYN-ACKs with the option.

@@ -3,15 +3,11 @@ package podlink
 import (
 	"errors"
 	"fmt"
-	"io/fs"
 	"net"
-	"os"
-	"path/filepath"
 	"slices"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/features"
-	"github.com/cilium/ebpf/link"
 
 	"github.com/tcpilot/tcpilot/internal/pod"
 	"github.com/tcpilot/tcpilot/internal/rtnetlink"
@@ -19,7 +15,7 @@ import (
 
 // program is a program that is attached to devices.
 type program struct {
-	name string // in the kernel, and in the names of pins
+	name string // in the kernel, and in the names of pins and filters
 	at   ebpf.AttachType
 	prog *ebpf.Program
 	id   ebpf.ProgramID
@@ -58,70 +54,79 @@ func netkitRedirects() bool {
 	return err == nil && version>>8 != 6<<8|11
 }
 
+// way is one of the two ways in which kernels attach programs to devices.
+type way interface {
+	// attached lists how programs of this name of earlier processes of tcpilot are attached to a device.
+	// inForce says that the program of this process is.
+	attached(p *program, ifindex int) (ours []attachment, inForce bool, err error)
+	// attach attaches a program so that it stays without this process.
+	attach(p *program, ifindex int) error
+	// trim detaches the programs of this process from all hooks that are in held and not in keep.
+	trim(held, keep map[hook]bool) error
+	// try attaches a program to a device of a network namespace that is about to end.
+	try(p *program, ifindex int) error
+}
+
+// attachment is how a program of tcpilot is attached to a device.
+type attachment interface {
+	replace(p *program) error // in place, so that no packet is missed
+	detach() error
+}
+
+// hook is a place for a program at a device, by its name.
+type hook struct {
+	program string
+	ifindex int
+}
+
+// wayOf is the way in which this kernel attaches programs. dir is the directory for pins of links.
+func wayOf(dir string) way {
+	if hasTCX() {
+		return tcx{dir}
+	}
+	return filters{}
+}
+
+// WithoutTCX says how this kernel attaches programs to devices because it has no tcx links; empty if it has them.
+func WithoutTCX() string {
+	if hasTCX() {
+		return ""
+	}
+	return "by tc filters (cls_bpf): this kernel has no tcx links (Linux 6.6)"
+}
+
 // marker is the name of a map that each of tcpilot's programs on devices uses. The tag of a program
 // differs from build to build; its name alone could be anybody's.
 const marker = "pod_devices"
 
-// attach makes sure that the program is attached to a device by a pinned link. The program of an earlier
-// process is replaced in place, so that no packet is missed. It is found even if its pin is hidden, because
-// another BPF file system was mounted over it. Programs of others stay.
+// attach makes sure that the program is attached to a device. The program of an earlier process is replaced in
+// place, so that no packet is missed. Programs of others stay.
 func (l *Links) attach(p *program, ifindex int) error {
-	ours, inForce, err := p.attached(ifindex)
+	at := hook{p.name, ifindex}
+	ours, inForce, err := l.way.attached(p, ifindex)
 	if err != nil {
 		return err
 	}
 	if inForce {
+		l.held[at] = true
 		return nil
 	}
 	for i, old := range ours {
-		if err := l.adopt(p, ifindex, old); err != nil {
+		if err := old.replace(p); err != nil {
 			l.log.Warn("program of an earlier tcpilot on a device not taken over", "program", p.name, "device", ifindex, "error", err)
 			continue
 		}
-		l.adopted = true
+		l.adopted, l.held[at] = true, true
 		return detachAll(slices.Delete(ours, i, i+1))
 	}
-	created, err := p.link(ifindex)
-	if err != nil {
+	if err := l.way.attach(p, ifindex); err != nil {
 		return fmt.Errorf("attach %s to device %d: %w", p.name, ifindex, err)
 	}
-	defer created.Close()
-	if err := repin(created, l.pin(p, ifindex)); err != nil {
-		return err
+	if l.held[at] {
+		l.log.Warn("somebody else removed a program of tcpilot from a device; it is attached again", "program", p.name, "device", ifindex)
 	}
+	l.held[at] = true
 	return detachAll(ours) // which could not be adopted
-}
-
-// isAlone reports whether no program of others is attached where this one would be.
-func (p *program) isAlone(ifindex int) bool {
-	on, err := link.QueryPrograms(link.QueryOptions{Target: ifindex, Attach: p.at})
-	return err == nil && !slices.ContainsFunc(on.Programs, func(a link.AttachedProgram) bool { return a.ID != p.id && !isOurs(a.ID, p.name) })
-}
-
-func (p *program) link(ifindex int) (link.Link, error) {
-	if p.at == ebpf.AttachNetkitPeer {
-		return link.AttachNetkit(link.NetkitOptions{Interface: ifindex, Program: p.prog, Attach: p.at})
-	}
-	return link.AttachTCX(link.TCXOptions{Interface: ifindex, Program: p.prog, Attach: p.at})
-}
-
-// attached lists the links by which programs of this name of earlier processes of tcpilot are attached to a device.
-// inForce says that the program of this process is attached.
-func (p *program) attached(ifindex int) (ours []link.ID, inForce bool, err error) {
-	on, err := link.QueryPrograms(link.QueryOptions{Target: ifindex, Attach: p.at})
-	if err != nil {
-		return nil, false, fmt.Errorf("list programs of device %d: %w", ifindex, err)
-	}
-	for _, a := range on.Programs {
-		id, linked := a.LinkID()
-		switch {
-		case p.prog != nil && a.ID == p.id:
-			inForce = true
-		case linked && isOurs(a.ID, p.name):
-			ours = append(ours, id)
-		}
-	}
-	return ours, inForce, nil
 }
 
 // isOurs reports whether a program is one of tcpilot's, of any version.
@@ -147,73 +152,10 @@ func isOurs(id ebpf.ProgramID, name string) bool {
 	})
 }
 
-func (l *Links) adopt(p *program, ifindex int, id link.ID) error {
-	old, err := link.NewFromID(id)
-	if err != nil {
-		return err
-	}
-	defer old.Close()
-	if err := old.Update(p.prog); err != nil {
-		return err
-	}
-	return repin(old, l.pin(p, ifindex))
-}
-
-func detachAll(ids []link.ID) (errs error) {
-	for _, id := range ids {
-		old, err := link.NewFromID(id)
-		if errors.Is(err, fs.ErrNotExist) {
-			continue
-		}
-		if err == nil {
-			err = errors.Join(old.Detach(), old.Close())
-		}
-		if err != nil {
+func detachAll(list []attachment) (errs error) {
+	for _, old := range list {
+		if err := old.detach(); err != nil {
 			errs = errors.Join(errs, fmt.Errorf("detach program of an earlier tcpilot: %w", err))
-		}
-	}
-	return errs
-}
-
-// repin pins a link at a path, in place of another link if there is one. It pins the link under another
-// name first and then renames the pin, so that at any time one of the two links has a pin: without any, the
-// program would be detached when the process ends.
-func repin(l link.Link, path string) error {
-	next := path + "-next" // a name with a dot is refused
-	if err := os.Remove(next); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("remove old pin: %w", err)
-	}
-	if err := l.Pin(next); err != nil {
-		return fmt.Errorf("pin link: %w", err)
-	}
-	if err := os.Rename(next, path); err != nil {
-		return fmt.Errorf("pin link: %w", err)
-	}
-	return nil
-}
-
-func (l *Links) pin(p *program, ifindex int) string {
-	return filepath.Join(l.linkPins(), fmt.Sprintf("%s-%d", p.name, ifindex))
-}
-
-// unpin removes all pins except those in keep, which detaches their programs.
-func (l *Links) unpin(keep map[string]bool) (errs error) {
-	pins, err := os.ReadDir(l.linkPins())
-	if err != nil {
-		return fmt.Errorf("list pins of devices: %w", err)
-	}
-	for _, pin := range pins {
-		path := filepath.Join(l.linkPins(), pin.Name())
-		if keep[path] {
-			continue
-		}
-		// Without this, the kernel detaches the program some time after the last pin is removed.
-		if pinned, err := link.LoadPinnedLink(path, nil); err == nil {
-			_ = pinned.Detach() // fails if the device is gone
-			_ = pinned.Close()
-		}
-		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			errs = errors.Join(errs, fmt.Errorf("remove pin of device: %w", err))
 		}
 	}
 	return errs
@@ -221,52 +163,36 @@ func (l *Links) unpin(keep map[string]bool) (errs error) {
 
 // eachAttached calls f for each hook of a device of this network namespace that has programs of earlier
 // processes of tcpilot. It asks the devices, because the pins may be hidden by a BPF file system that was mounted
-// over them.
-func (p *programs) eachAttached(f func(p *program, ifindex int, ours []link.ID)) error {
+// over them, and filters have none.
+func (p *programs) eachAttached(by way, f func(at hook, ours []attachment)) error {
 	devices, err := net.Interfaces()
 	if err != nil {
 		return fmt.Errorf("list devices: %w", err)
 	}
 	for _, d := range devices {
 		for _, one := range p.all() {
-			ours, _, err := one.attached(d.Index)
+			ours, _, err := by.attached(one, d.Index)
 			if err == nil && len(ours) > 0 { // an error: the kernel has no such hook, the device is of another kind or is gone
-				f(one, d.Index, ours)
+				f(hook{one.name, d.Index}, ours)
 			}
 		}
 	}
 	return nil
 }
 
-// removeEarlier detaches the programs that earlier processes left at devices without a pin in keep. It does so
+// removeEarlier detaches the programs that earlier processes left at hooks that are not in keep. It does so
 // once for each process.
-func (l *Links) removeEarlier(keep map[string]bool) error {
+func (l *Links) removeEarlier(keep map[hook]bool) error {
 	if l.swept {
 		return nil
 	}
 	var errs []error
-	err := l.programs.eachAttached(func(p *program, ifindex int, ours []link.ID) {
-		if !keep[l.pin(p, ifindex)] {
+	err := l.programs.eachAttached(l.way, func(at hook, ours []attachment) {
+		if !keep[at] {
 			errs = append(errs, detachAll(ours))
 		}
 	})
 	err = errors.Join(append(errs, err)...)
 	l.swept = err == nil
 	return err
-}
-
-// Remove detaches all programs of tcpilot from the devices of this network namespace, and removes the
-// pins below dir, to give pods back to the host's stack. It is not an error if there is nothing;
-// removed says whether there was anything.
-func Remove(dir string) (removed bool, err error) {
-	var errs []error
-	programs := named()
-	err = programs.eachAttached(func(_ *program, _ int, ours []link.ID) {
-		removed = true
-		errs = append(errs, detachAll(ours))
-	})
-	if _, err := os.Stat(dir); err == nil {
-		removed = true
-	}
-	return removed, errors.Join(append(errs, err, os.RemoveAll(dir))...)
 }

@@ -33,8 +33,10 @@ type Links struct {
 	networks  table[abiNetwork, uint8]
 	meters    meters
 	found     map[place]pair // verified pairs of devices
-	adopted   bool           // programs of an earlier process were taken over
-	swept     bool           // removeEarlier is done
+	way       way
+	held      map[hook]bool // where programs of this process are attached
+	adopted   bool          // programs of an earlier process were taken over
+	swept     bool          // removeEarlier is done
 	// noConntrack says why the kernel cannot be asked whether it translates a connection.
 	noConntrack error
 }
@@ -54,7 +56,7 @@ func (l *Links) linkPins() string { return filepath.Join(l.dir, "links") }
 // Open loads the programs with the maps that an earlier process left pinned below dir, a directory of
 // a BPF file system. What that process attached stays as it is until Set.
 func Open(dir string, log *slog.Logger) (*Links, error) {
-	l := &Links{log: log, dir: dir, programs: named(), found: map[place]pair{}}
+	l := &Links{log: log, dir: dir, programs: named(), found: map[place]pair{}, held: map[hook]bool{}}
 	if err := l.open(); err != nil {
 		return nil, errors.Join(err, l.Close())
 	}
@@ -70,6 +72,7 @@ func (l *Links) open() error {
 	if err := l.load(l.mapPins()); err != nil {
 		return err
 	}
+	l.way = wayOf(l.linkPins())
 	err := l.tryAttach()
 	if err != nil {
 		return err
@@ -164,13 +167,13 @@ type Missing struct {
 	Devices map[string]error // by name
 }
 
-// goal is what the maps and the directory of pins should contain.
+// goal is what the maps should contain, and where programs should be.
 type goal struct {
 	devices   map[uint32]abiDevice
 	addresses map[[16]byte]uint32
 	networks  map[abiNetwork]uint8
 	metered   map[uint32]bool // devices of pods with a limit, or packets above 64 KB
-	pins      map[string]bool
+	hooks     map[hook]bool
 	found     map[place]pair
 }
 
@@ -178,7 +181,7 @@ type goal struct {
 // that they need; rows that nothing needs any more are deleted last.
 func (l *Links) Set(w *Wanted) (Missing, error) {
 	missing := Missing{map[uint64]error{}, map[string]error{}}
-	g := goal{map[uint32]abiDevice{}, map[[16]byte]uint32{}, map[abiNetwork]uint8{}, map[uint32]bool{}, map[string]bool{}, map[place]pair{}}
+	g := goal{map[uint32]abiDevice{}, map[[16]byte]uint32{}, map[abiNetwork]uint8{}, map[uint32]bool{}, map[hook]bool{}, map[place]pair{}}
 	for _, n := range w.Networks {
 		g.networks[networkOf(n)] = familyOf(n)
 	}
@@ -196,7 +199,16 @@ func (l *Links) Set(w *Wanted) (Missing, error) {
 	}
 	l.found = g.found
 	return missing, errors.Join(errNetworks, l.addresses.trim(g.addresses), l.devices.trim(g.devices), l.meters.trim(g.metered),
-		l.unpin(g.pins), l.removeEarlier(g.pins), l.removeOtherVersions())
+		l.release(g.hooks), l.removeEarlier(g.hooks), l.removeOtherVersions())
+}
+
+// release detaches this process's programs from all hooks that are not in keep.
+func (l *Links) release(keep map[hook]bool) error {
+	err := l.way.trim(l.held, keep)
+	if err == nil {
+		l.held = keep
+	}
+	return err
 }
 
 func (l *Links) setOuter(g *goal, name string) error {
@@ -213,9 +225,9 @@ func (l *Links) setPod(g *goal, p *Pod) error {
 	}
 	where := place{p.Cookie, p.HostIndex, p.Index}
 	devices, known := l.found[where]
-	// If the program is attached, the index still belongs to the device that was verified, because a link ends with
-	// its device.
-	if _, attached, err := l.programs.podIn.attached(p.HostIndex); err != nil || !attached || !known {
+	// If the program is attached, the index still belongs to the device that was verified, because a link or filter
+	// ends with its device.
+	if _, attached, err := l.way.attached(&l.programs.podIn, p.HostIndex); err != nil || !attached || !known {
 		if devices, err = find(p.Pod); err != nil {
 			return err
 		}
@@ -246,7 +258,7 @@ func (l *Links) setPod(g *goal, p *Pod) error {
 		return err
 	}
 	if !known { // an earlier process's would count what the pod sends as well; one of this process goes at the end
-		ours, _, _ := other.attached(p.HostIndex) // an error: the device has no such hook
+		ours, _, _ := l.way.attached(other, p.HostIndex) // an error: the device has no such hook
 		if err := detachAll(ours); err != nil {
 			return err
 		}
@@ -264,15 +276,15 @@ func (l *Links) setDevice(g *goal, ifindex int, d abiDevice, programs ...*progra
 	if err := l.devices.add(row); err != nil {
 		return err
 	}
-	pins := map[string]bool{}
 	for _, p := range programs {
 		if err := l.attach(p, ifindex); err != nil {
 			return err
 		}
-		pins[l.pin(p, ifindex)] = true
 	}
 	maps.Copy(g.devices, row)
-	maps.Copy(g.pins, pins)
+	for _, p := range programs {
+		g.hooks[hook{p.name, ifindex}] = true
+	}
 	return nil
 }
 
@@ -318,7 +330,7 @@ func (l *Links) Close() error {
 // Detach gives all pods back to the host's stack, and closes.
 func (l *Links) Detach() error {
 	err := l.Close()
-	_, removed := Remove(l.dir)
+	_, removed := remove(l.way, l.dir)
 	return errors.Join(err, removed)
 }
 
@@ -330,7 +342,7 @@ func (l *Links) CanRoute() error { return l.noConntrack }
 
 // Try returns why this kernel cannot have programs on pods' devices, or cannot route by them; nil if it can.
 func Try() error {
-	l := Links{programs: named()}
+	l := Links{programs: named(), way: wayOf("")}
 	err := l.load("")
 	defer l.Close()
 	if err != nil {
@@ -345,15 +357,27 @@ func Try() error {
 // tryAttach attaches a program in a network namespace of its own, to explain at once why a kernel
 // cannot do it.
 func (l *Links) tryAttach() error {
-	return netns.InNew(func() error {
-		const loopback = 1 // the index of the first device of a namespace
-		at, err := l.programs.podOut.link(loopback)
-		if errors.Is(err, ebpf.ErrNotSupported) || errors.Is(err, unix.EINVAL) {
-			return fmt.Errorf("this kernel has no tcx links (needs Linux 6.6): %w", err)
-		}
-		if err != nil {
-			return err
-		}
-		return at.Close()
+	err := netns.InNew(func() error { return l.way.try(&l.programs.podOut, loopback) })
+	if _, classic := l.way.(filters); classic && err != nil {
+		return fmt.Errorf("this kernel has no tcx links (Linux 6.6), and does not take tc filters in their place: %w", err)
+	}
+	return err
+}
+
+// Remove detaches all programs of tcpilot from the devices of this network namespace, and removes the
+// pins below dir, to give pods back to the host's stack. It is not an error if there is nothing;
+// removed says whether there was anything.
+func Remove(dir string) (removed bool, err error) { return remove(wayOf(""), dir) }
+
+func remove(by way, dir string) (removed bool, err error) {
+	var errs []error
+	programs := named()
+	err = programs.eachAttached(by, func(_ hook, ours []attachment) {
+		removed = true
+		errs = append(errs, detachAll(ours))
 	})
+	if _, err := os.Stat(dir); err == nil {
+		removed = true
+	}
+	return removed, errors.Join(append(errs, err, os.RemoveAll(dir))...)
 }

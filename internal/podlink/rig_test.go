@@ -8,7 +8,6 @@ import (
 	"net/netip"
 	"os/exec"
 	"path/filepath"
-	"strings"
 	"testing"
 	"time"
 
@@ -29,7 +28,7 @@ type rig struct {
 
 func newRig(t testing.TB) *rig {
 	t.Helper()
-	needTCX(t)
+	needRoot(t)
 	r := &rig{t: t, node: testenv.NewNode(t, 1), far: testenv.NewNode(t, 2)}
 	r.a, r.b, r.c = r.node.AddPod(t), r.node.AddPod(t), r.far.AddPod(t)
 	testenv.Wire(t, r.node, r.far)
@@ -40,14 +39,11 @@ func newRig(t testing.TB) *rig {
 	return r
 }
 
-// needTCX skips the test on a kernel before tcx.
-func needTCX(t testing.TB) {
+// needRoot skips the test without root, and loads the kernel's connection tracking.
+func needRoot(t testing.TB) {
 	t.Helper()
 	testenv.Root(t)
 	_ = exec.Command("modprobe", "nf_conntrack").Run() // it may be built in
-	if err := Try(); err != nil && strings.Contains(err.Error(), "no tcx links") {
-		testenv.Missing(t, err.Error())
-	}
 }
 
 func (r *rig) open() {

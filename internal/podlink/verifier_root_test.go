@@ -7,7 +7,7 @@ import "testing"
 const maxVerified = 250_000
 
 func TestRootVerifier(t *testing.T) {
-	needTCX(t)
+	needRoot(t)
 	l := Links{programs: named()}
 	if err := l.load(""); err != nil {
 		t.Fatal(err)

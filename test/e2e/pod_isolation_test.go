@@ -2,7 +2,6 @@ package e2e
 
 import (
 	"bytes"
-	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -20,7 +19,7 @@ import (
 	"github.com/cilium/ebpf/link"
 	"golang.org/x/sys/unix"
 
-	"github.com/tcpilot/tcpilot/internal/podlink"
+	"github.com/tcpilot/tcpilot/internal/rtnetlink"
 	"github.com/tcpilot/tcpilot/internal/testenv"
 	"github.com/tcpilot/tcpilot/lab/topology"
 )
@@ -38,6 +37,7 @@ type attacks struct {
 	Map                     ebpf.MapID
 	Link                    link.ID
 	Device                  int
+	TCX                     bool   // the kernel has it
 	Cgroup                  string // with tcpilot's program
 }
 
@@ -76,8 +76,14 @@ func (c *container) attack() error {
 	try("open a pin", func() error { return closed(ebpf.LoadPinnedMap(a.Pin, nil)) })
 	try("mount a BPF file system", func() error { return unix.Mount("bpf", "/proc", "bpf", 0, "") }) // in its own mounts
 	try("list programs of the device", func() error {
+		n := 0
 		on, err := link.QueryPrograms(link.QueryOptions{Target: a.Device, Attach: ebpf.AttachTCXIngress})
-		if err == nil && len(on.Programs) == 0 {
+		if err == nil {
+			n = len(on.Programs)
+		} else if !a.TCX { // filters
+			err = rtnetlink.EachFilter(a.Device, rtnetlink.Ingress, func(rtnetlink.Filter) bool { n++; return true })
+		}
+		if err == nil && n == 0 {
 			err = errors.New("there are none")
 		}
 		return err
@@ -149,24 +155,42 @@ func (a *attacks) run(t *testing.T, h *topology.Host, c container) (errs map[str
 	return errs
 }
 
-// hooks are the programs at the node's end of the pod's pair, and at the cgroup, with their links.
-func (n *podNode) hooks(t *testing.T, device int) (programs []link.AttachedProgram) {
+// hooks are the program at the cgroup, and those at the node's end of the pod's pair, with their links or filters.
+func (n *podNode) hooks(t *testing.T, device int) (programs []testenv.ClsProgram) {
 	t.Helper()
 	dir, err := os.Open(n.cgroup.Path)
 	must(t, err)
 	defer dir.Close()
+	on, err := link.QueryPrograms(link.QueryOptions{Target: int(dir.Fd()), Attach: ebpf.AttachCGroupSockOps})
+	if err != nil || len(on.Programs) != 1 {
+		t.Fatalf("programs at the cgroup: %+v, %v", on, err)
+	}
+	programs = append(programs, testenv.ClsProgram{ID: on.Programs[0].ID})
 	must(t, n.star.Client.Do(func() error {
-		for at, target := range map[ebpf.AttachType]int{ebpf.AttachTCXIngress: device, ebpf.AttachTCXEgress: device, ebpf.AttachCGroupSockOps: int(dir.Fd())} {
-			on, err := link.QueryPrograms(link.QueryOptions{Target: target, Attach: at})
-			if err != nil || len(on.Programs) != 1 {
-				return fmt.Errorf("%v: %d programs, %w", at, len(on.Programs), err)
+		for _, at := range []ebpf.AttachType{ebpf.AttachTCXIngress, ebpf.AttachTCXEgress} {
+			here := testenv.ClsPrograms(t, device, at)
+			if len(here) != 1 {
+				return fmt.Errorf("%v: %d programs", at, len(here))
 			}
-			programs = append(programs, on.Programs[0])
+			programs = append(programs, here...)
 		}
 		return nil
 	}))
-	slices.SortFunc(programs, func(a, b link.AttachedProgram) int { return cmp.Compare(a.ID, b.ID) })
 	return programs
+}
+
+// linkOf is the id of the link by which a program is attached.
+func linkOf(t *testing.T, program ebpf.ProgramID) (id link.ID) {
+	t.Helper()
+	links := new(link.Iterator)
+	defer links.Close()
+	for links.Next() {
+		if info, err := links.Link.Info(); err == nil && info.Program == program {
+			id = info.ID
+		}
+	}
+	must(t, links.Err())
+	return id
 }
 
 // A process in a pod, root with the capabilities that pods usually have and NET_ADMIN, does not reach tcpilot's sockets, port, maps and
@@ -174,9 +198,6 @@ func (n *podNode) hooks(t *testing.T, device int) (programs []link.AttachedProgr
 func TestRootPodIsIsolated(t *testing.T) {
 	t.Parallel()
 	testenv.Root(t)
-	if err := podlink.Try(); err != nil && strings.Contains(err.Error(), "no tcx links") {
-		testenv.Missing(t, err.Error())
-	}
 	n := newPodNode(t)
 	p := newTcpilot(t, n.world, settings{})
 	p.configure(t, settings{keys: fmt.Sprintf("congestion_controls: none\npods: {dir: %s/pods}\n", p.dir), rules: "  - {name: all, learn: {arms: [cubic]}}\n"})
@@ -207,13 +228,9 @@ func TestRootPodIsIsolated(t *testing.T) {
 	must(t, err)
 	a := attacks{Socket: p.socket, ReadSocket: filepath.Join(p.dir, "run/tcpilot-read.sock"), Pin: pins[0],
 		Loopback: "127.0.0.1:9732", Node: netip.AddrPortFrom(node.addr, 9732).String(), Open: open.Addr().String(),
-		Daemon: p.cmd.Process.Pid, Program: before[0].ID, Device: wire.To.Index, Cgroup: n.cgroup.Path}
+		Daemon: p.cmd.Process.Pid, Program: before[0].ID, Device: wire.To.Index, Cgroup: n.cgroup.Path,
+		Link: linkOf(t, before[0].ID), TCX: testenv.HasTCX(t)}
 	a.Map, _ = info.ID()
-	for _, one := range before {
-		if id, ok := one.LinkID(); ok {
-			a.Link = id
-		}
-	}
 
 	// The same attacks, by the node's root, show that they would succeed.
 	const succeeds, fails = "", "an error"
