@@ -85,8 +85,8 @@ static __always_inline __u32 resume_share(struct tcp_sock *tp, const struct trac
 			return 0;
 		if (want > p->window / (flow_active(t->flow) ?: 1))
 			want = p->window / (flow_active(t->flow) ?: 1);
-		if (want > least)
-			want = take_packets(n, p, now, tp->srtt_us >> 3, want);
+		if (want > least)	/* the present window was given a round trip ago */
+			want = tp->snd_cwnd + take_packets(n, p, now, tp->srtt_us >> 3, want - tp->snd_cwnd);
 	}
 	return want > least ? want : 0;
 }
