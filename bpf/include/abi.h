@@ -10,7 +10,7 @@
 #include "limit.h"
 
 enum abi_limits {
-	ABI_VERSION = 20,	/* in the name of the directory with the pins */
+	ABI_VERSION = 21,	/* in the name of the directory with the pins */
 	NUM_FIELDS = 35,	/* tcp.NumFields */
 	MAX_ARMS = 8,		/* path.MaxArms */
 	MAX_CC = 32,		/* congestion controls known at one time */

@@ -84,12 +84,15 @@ func (n Node) UninstallMain() (did []string, err error) {
 	}
 	defer release()
 	file := filepath.Join(n.ConfDir, mainFile)
-	err = os.Remove(file)
+	text, err := regular.Read(file, maxConfig)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
+	if err == nil && !isMain(text) {
+		err = fmt.Errorf("%s is not of 'tcpilot cni install --main': remove it yourself", file)
+	}
 	if err == nil {
-		err = syncDir(n.ConfDir)
+		err = errors.Join(os.Remove(file), syncDir(n.ConfDir))
 	}
 	if err != nil {
 		return nil, fmt.Errorf("remove network configuration: %w", err)
@@ -164,6 +167,17 @@ func (n Node) mainConfig(m Main) []byte {
   ]
 }
 `, mainNetwork, Type, n.places(), except, strings.Join(ranges, ", "), capabilities)
+}
+
+// isMain reports whether a network configuration is one of mainConfig.
+func isMain(text []byte) bool {
+	var c struct {
+		Name    string `json:"name"`
+		Plugins []struct {
+			Type string `json:"type"`
+		} `json:"plugins"`
+	}
+	return json.Unmarshal(text, &c) == nil && c.Name == mainNetwork && len(c.Plugins) > 0 && c.Plugins[0].Type == Type
 }
 
 func join(list []netip.Prefix) string {

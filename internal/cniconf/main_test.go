@@ -87,6 +87,13 @@ func TestInstallMain(t *testing.T) {
 			t.Errorf("%q, %v", did, err)
 		}
 	}
+	put(t, file, `{"cniVersion": "1.0.0", "name": "mine", "plugins": [{"type": "bridge"}]}`)
+	if did, err := n.UninstallMain(); err == nil || did != nil || !strings.Contains(err.Error(), "is not of 'tcpilot cni install --main'") {
+		t.Errorf("somebody's file of this name: %q, %v", did, err)
+	}
+	if err := os.Remove(file); err != nil {
+		t.Fatal(err)
+	}
 	if did, _, err := n.Uninstall(false); err != nil || len(did) != 1 {
 		t.Errorf("uninstall: %q, %v", did, err)
 	}

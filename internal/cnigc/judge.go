@@ -80,7 +80,7 @@ func isDir(path string) bool {
 // lives is where the network namespace of an attachment was found by its cookie; empty if nowhere.
 func (c *collection) lives(a *attachment) string {
 	for _, ns := range c.namespaces {
-		if ns.Cookie == a.Cookie && a.Cookie != 0 && !c.another(func(b *attachment) bool { return b.Cookie == a.Cookie }) {
+		if ns.Cookie == a.Cookie && a.Cookie != 0 && !c.another(func(b *attachment) bool { return b.Cookie == a.Cookie && b.Container != a.Container }) {
 			return ns.Path
 		}
 	}

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -66,7 +65,7 @@ func (d *Daemon) openNodeRoutes(u *undo.Stack) {
 	u.Push("remove routes to pods of other nodes", func() error {
 		d.nodeRoutes.mu.Lock()
 		defer d.nodeRoutes.mu.Unlock()
-		if d.keep() && d.cfg.Load().Pods.RoutesNodes() {
+		if d.keep() || !d.cfg.Load().Pods.RoutesNodes() { // removed at the start, below
 			return nil
 		}
 		_, err := removeNodeRoutes()
@@ -218,10 +217,14 @@ func gatewayTo(network netip.Prefix, node kubeapi.Node, nodes []kubeapi.Node, ta
 	if a := network.Addr(); network.Bits() == 0 || a.IsLoopback() || a.IsMulticast() || a.IsLinkLocalUnicast() || a.IsUnspecified() {
 		return gateway, "it cannot be a network of pods"
 	}
-	for _, other := range slices.SortedFunc(maps.Keys(taken), func(a, b netip.Prefix) int { return cmp.Compare(a.String(), b.String()) }) {
-		if other.Overlaps(network) {
-			return gateway, fmt.Sprintf("it overlaps %v of node %s", other, taken[other])
+	first := netip.Prefix{} // so that the reason is the same in each round
+	for other := range taken {
+		if other.Overlaps(network) && (!first.IsValid() || other.String() < first.String()) {
+			first = other
 		}
+	}
+	if first.IsValid() {
+		return gateway, fmt.Sprintf("it overlaps %v of node %s", first, taken[first])
 	}
 	for _, n := range nodes {
 		for _, a := range n.Addresses {

@@ -16,7 +16,7 @@ import (
 type abiAbiLimits uint32
 
 const (
-	abiAbiLimitsABI_VERSION      abiAbiLimits = 20
+	abiAbiLimitsABI_VERSION      abiAbiLimits = 21
 	abiAbiLimitsNUM_FIELDS       abiAbiLimits = 35
 	abiAbiLimitsMAX_ARMS         abiAbiLimits = 8
 	abiAbiLimitsMAX_CC           abiAbiLimits = 32

@@ -45,8 +45,9 @@ type resource struct {
 	path            string
 	selector        string // fieldSelector; empty: all
 	listAs, watchAs string // Accept, of a list and of changes
-	// listed is called with all objects, and changed with each that was added, modified or deleted since.
-	listed  func(items []json.RawMessage) error
+	// listed begins a list: add is called with each object, and done after the last. changed is called with each that was added,
+	// modified or deleted since.
+	listed  func() (add func(item json.RawMessage) error, done func())
 	changed func(kind string, item json.RawMessage) error
 }
 
@@ -95,7 +96,7 @@ func (s *server) follow(ctx context.Context, r *resource) error {
 func (s *server) list(ctx context.Context, r *resource) (version string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, watchTime)
 	defer cancel()
-	var items []json.RawMessage
+	add, done := r.listed()
 	for next := ""; ; {
 		query := url.Values{"limit": {strconv.Itoa(pageSize)}}
 		if next != "" {
@@ -116,15 +117,17 @@ func (s *server) list(ctx context.Context, r *resource) (version string, err err
 		if err != nil {
 			return "", fmt.Errorf("read list: %w", err)
 		}
-		items = append(items, page.Items...)
+		for _, item := range page.Items {
+			if err := add(item); err != nil {
+				return "", fmt.Errorf("read list: %w", err)
+			}
+		}
 		version, next = page.Metadata.ResourceVersion, page.Metadata.Continue
 		if next == "" {
 			break
 		}
 	}
-	if err := r.listed(items); err != nil {
-		return "", fmt.Errorf("read list: %w", err)
-	}
+	done()
 	return version, nil
 }
 

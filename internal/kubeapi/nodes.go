@@ -116,15 +116,20 @@ func (w *NodeWatcher) Nodes() (list []Node, known bool) {
 	return list, w.nodes != nil
 }
 
-func (w *NodeWatcher) listed(items []json.RawMessage) error {
+func (w *NodeWatcher) listed() (add func(json.RawMessage) error, done func()) {
 	nodes := map[string]Node{}
-	for _, item := range items {
+	add = func(item json.RawMessage) error {
 		var o nodeObject
 		if err := json.Unmarshal(item, &o); err != nil {
 			return err
 		}
 		nodes[o.Metadata.UID] = o.node()
+		return nil
 	}
+	return add, func() { w.note(nodes) }
+}
+
+func (w *NodeWatcher) note(nodes map[string]Node) {
 	w.mu.Lock()
 	same := w.nodes != nil && maps.EqualFunc(w.nodes, nodes, Node.equal)
 	w.nodes = nodes
@@ -132,7 +137,6 @@ func (w *NodeWatcher) listed(items []json.RawMessage) error {
 	if !same {
 		w.changed()
 	}
-	return nil
 }
 
 func (w *NodeWatcher) change(kind string, item json.RawMessage) error {

@@ -137,30 +137,36 @@ func (w *Watcher) resource() *resource {
 	}
 }
 
-// listed notes all pods of the node.
-func (w *Watcher) listed(items []json.RawMessage) error {
-	pods := map[string]object{}
-	for _, item := range items {
+// listed begins a list of all pods of the node.
+func (w *Watcher) listed() (add func(json.RawMessage) error, done func()) {
+	pods, items := map[string]object{}, 0
+	add = func(item json.RawMessage) error {
 		var m metadata
 		if err := json.Unmarshal(item, &m); err != nil {
 			return err
 		}
+		items++
 		for _, uid := range m.uids() {
 			pods[uid] = m.object()
 		}
+		return nil
 	}
+	return add, func() { w.note(pods, items) }
+}
+
+// note takes the pods of a list of so many items.
+func (w *Watcher) note(pods map[string]object, items int) {
 	w.mu.Lock()
 	same := maps.EqualFunc(w.pods, pods, object.equal)
 	w.pods = pods
 	w.mu.Unlock()
 	first := !w.reads.Swap(true)
 	if first && w.opt.Listed != nil {
-		w.opt.Listed(len(items))
+		w.opt.Listed(items)
 	}
 	if first || !same {
 		w.opt.Changed()
 	}
-	return nil
 }
 
 func (w *Watcher) change(kind string, item json.RawMessage) error {

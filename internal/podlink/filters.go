@@ -106,6 +106,8 @@ func addWithClsact(f rtnetlink.Filter, program int) error {
 	switch {
 	case errors.Is(qdisc, unix.EEXIST) && err == nil: // somebody else added the qdisc meanwhile
 		return wrap("name filter", rtnetlink.ReplaceFilter(f, program))
+	case errors.Is(qdisc, unix.EEXIST):
+		return wrap("add filter", err)
 	case qdisc == nil && err != nil:
 		return errors.Join(wrap("add filter (kernel module cls_bpf)", err), rtnetlink.DeleteClsact(f.Device))
 	}
@@ -151,6 +153,9 @@ func (f *filter) replace(p *program) error {
 
 // detach removes the filter. With the last filter of a device, it removes the qdisc that tcpilot added.
 func (f *filter) detach() error {
+	if now, ok, err := rtnetlink.FindFilter(f.Filter); err == nil && (!ok || now.Program != f.Program) {
+		return nil // somebody else removed it; what is there now is another one
+	}
 	remove := rtnetlink.DeleteFilter
 	if f.ownsClsact() {
 		alone, err := f.isAlone()

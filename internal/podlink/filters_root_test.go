@@ -304,6 +304,34 @@ func TestRootFiltersRemovedByOthers(t *testing.T) {
 	}
 }
 
+// vanishing has filters that somebody else removes once they are found.
+type vanishing struct{ filters }
+
+func (v vanishing) attached(p *program, ifindex int) ([]attachment, bool, error) {
+	ours, inForce, err := v.filters.attached(p, ifindex)
+	for _, a := range ours {
+		err = errors.Join(err, rtnetlink.DeleteFilter(a.(*filter).Filter))
+	}
+	return ours, inForce, err
+}
+
+// Somebody else removes the filters of an earlier process while this one takes them over: those that it attaches instead stay.
+func TestRootFiltersRemovedMeanwhile(t *testing.T) {
+	r := newRig(t)
+	r.openFilters()
+	r.set(r.wanted())
+	if err := r.links.Close(); err != nil {
+		t.Fatal(err)
+	}
+	r.openFilters()
+	r.links.way = vanishing{}
+	r.set(r.wanted())
+	r.check(t, "taken over", r.a.HostIndex, "clsact", []string{"tcpilot_pod_out"}, []string{"tcpilot_pod_in"})
+	if err := r.links.Detach(); err != nil {
+		t.Error(err)
+	}
+}
+
 // A priority that somebody else uses for another protocol, or with tcpilot's handle, is left to them. If they use all,
 // the reason is reported.
 func TestRootFiltersPriorities(t *testing.T) {

@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -158,9 +159,12 @@ func TestRootNodeRoutes(t *testing.T) {
 	server.PutNode(nodeB)
 	kubeconfig := func(w *world) string { return kubeapitest.Kubeconfig(t, forward(t, w, server.URL), "secret") }
 	a, b := newClusterNode(t, "a", kubeconfig), newClusterNode(t, "b", kubeconfig)
-	if why := a.missing(t); !strings.Contains(why, "10.99.2.0/24 of node b: the node's address 192.0.2.2 is behind a router") && !strings.Contains(why, "there is no route to the node's address") {
-		t.Errorf("before the nodes are joined: %q", why)
-	}
+	eventually(t, 15*time.Second, "before the nodes are joined, there is no way between them", func() error {
+		if why := a.missing(t); !strings.Contains(why, "10.99.2.0/24 of node b: the node's address 192.0.2.2 is behind a router") && !strings.Contains(why, "there is no route to the node's address") {
+			return errors.New(why)
+		}
+		return nil
+	})
 	ip := func(n *clusterNode, args string) {
 		t.Helper()
 		out, err := n.star.Client.Run("ip", strings.Fields(args)...)
