@@ -296,7 +296,7 @@ func compareLayout(t *testing.T, name string, c *btf.Struct, g reflect.Type) {
 
 // TestABIMaps: the sizes of maps are those that Go assumes.
 func TestABIMaps(t *testing.T) {
-	hooks, err := sockopsSpec()
+	hooks, err := sockopsSpec(tcp.CC{})
 	must(t, err)
 	if cpus, err := ebpf.PossibleCPU(); err != nil || hooks.Maps["counters"].MaxEntries != uint32(cpus) {
 		t.Errorf("counters for %d CPUs, want %d (%v)", hooks.Maps["counters"].MaxEntries, cpus, err)

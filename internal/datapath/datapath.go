@@ -124,7 +124,8 @@ func (d *Datapath) start(opt Options) error {
 // load loads sockops.bpf.o with the pinned maps of an earlier process. Incompatible pins
 // are removed and created again.
 func (d *Datapath) load(maxPolicies int) error {
-	spec, err := sockopsSpec()
+	d.resume = newResume()
+	spec, err := sockopsSpec(d.resume.name)
 	if err != nil {
 		return err
 	}
@@ -153,8 +154,8 @@ func (d *Datapath) load(maxPolicies int) error {
 // (.rodata, .bss) belong to one build alone.
 func shared(name string) bool { return name[0] != '.' }
 
-// sockopsSpec is the embedded object with its knobs set, and counters for each CPU.
-func sockopsSpec() (*ebpf.CollectionSpec, error) {
+// sockopsSpec is the embedded object with its knobs set, and counters for each CPU. resume is the name of that control.
+func sockopsSpec(resume tcp.CC) (*ebpf.CollectionSpec, error) {
 	spec, err := loadSockops()
 	if err != nil {
 		return nil, fmt.Errorf("read embedded object sockops: %w", err)
@@ -165,7 +166,7 @@ func sockopsSpec() (*ebpf.CollectionSpec, error) {
 		sockopsVarOptionsBefore: before,
 		sockopsVarOptionsAfter:  after,
 		sockopsVarJiffyUs:       jiffyMicros(),
-		sockopsVarResumeCc:      resumeName(),
+		sockopsVarResumeCc:      resume,
 	} {
 		if err := spec.Variables[name].Set(value); err != nil {
 			return nil, fmt.Errorf("set constant %s: %w", name, err)

@@ -56,7 +56,8 @@ func (d *Datapath) synAcks() error {
 func TryLoad() []Feature {
 	out := []Feature{{Name: featureSockops}, {Name: featureReport}, {Name: featureEnds}, {Name: featureLive}, {Name: featureLimits}, {Name: featureResume}}
 	var objs sockopsObjects
-	spec, err := sockopsSpec()
+	r := newResume()
+	spec, err := sockopsSpec(r.name)
 	if err == nil {
 		err = explainLoad("sockops", spec.LoadAndAssign(&objs, nil))
 	}
@@ -77,7 +78,6 @@ func TryLoad() []Feature {
 	var l limits
 	out[4].Err = l.load(&objs.sockopsMaps, 0)
 	_ = l.close()
-	var r resume
 	out[5].Err = r.register(&objs.sockopsMaps)
 	_ = r.close()
 	return out

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"sync"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
@@ -17,20 +16,21 @@ import (
 	"github.com/tcpilot/tcpilot/internal/tcp"
 )
 
-// resumeName is the name under which this process registers the control by which windows are set in mid-flight
-// (bpf/sockops/resume.bpf.c). The kernel has one name space for all of them, so that each process takes a name of its own.
-var resumeName = sync.OnceValue(func() (cc tcp.CC) {
-	var random [3]byte
-	_, _ = rand.Read(random[:]) // never fails
-	copy(cc[:], congestion.ForMoments+hex.EncodeToString(random[:]))
-	return cc
-})
-
-// resume is that control. The kernel unregisters it at the end of the process: it is pinned nowhere.
+// resume is the control by which windows are set in mid-flight (bpf/sockops/resume.bpf.c). The kernel unregisters it at the end
+// of the process: it is pinned nowhere.
 type resume struct {
+	name tcp.CC
 	ops  *ebpf.Map
 	link link.Link
 	err  error // why there is none; nil if there is
+}
+
+// newResume chooses a name. The kernel has one name space for the controls of all processes, so that each one is new.
+func newResume() (r resume) {
+	var random [3]byte
+	_, _ = rand.Read(random[:]) // never fails
+	copy(r.name[:], congestion.ForMoments+hex.EncodeToString(random[:]))
+	return r
 }
 
 // loadResume registers the control and tells the programs. Without it, no window is raised after the first round trip.
@@ -57,8 +57,7 @@ func (r *resume) register(m *sockopsMaps) error {
 	if at < 0 {
 		return errors.New("embedded object resume has another name than its map")
 	}
-	name := resumeName()
-	copy(value[at:], name[:])
+	copy(value[at:], r.name[:])
 	coll, err := ebpf.NewCollectionWithOptions(spec, *withMaps(spec, m.replacements(spec)))
 	if errors.Is(err, unix.EINVAL) && strings.Contains(err.Error(), "map create") {
 		return fmt.Errorf("load resume: this kernel cannot register a congestion control by a link (needs Linux 6.4): %w", err)
@@ -69,7 +68,7 @@ func (r *resume) register(m *sockopsMaps) error {
 	defer coll.Close()
 	r.ops = coll.DetachMap(resumeMapTcpilotResume)
 	if r.link, err = link.AttachStructOps(link.StructOpsOptions{Map: r.ops}); err != nil {
-		return fmt.Errorf("register congestion control %s: %w", name, err)
+		return fmt.Errorf("register congestion control %s: %w", r.name, err)
 	}
 	return nil
 }

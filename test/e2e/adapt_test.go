@@ -132,8 +132,8 @@ func TestRootInitialWindowOnAKnownPath(t *testing.T) {
 	for n := 0; n < 100 && (most == 0 || jump == 0); n++ {
 		most, jump = transfer()
 	}
-	if most <= 10 || most > 64 || jump <= 2*most {
-		t.Errorf("connections begin with %d packets, want 11 to 64, and jump to %d, want more than twice as many\n%s", most, jump, newSeries(t, p, r, 0).known(t))
+	if most <= 10 || most > 64 || jump <= 10 {
+		t.Errorf("connections begin with %d packets, want 11 to 64, and use %d of a jump\n%s", most, jump, newSeries(t, p, r, 0).known(t))
 	}
 	if n := p.status(t).Counters.Decisions; !slices.ContainsFunc(n, func(c metrics.ReasonCount) bool { return c.Reason == "resumed" && c.Count > 0 }) {
 		t.Errorf("status counts no jump: %v", n)
