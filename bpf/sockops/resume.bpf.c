@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 /* A congestion control that a connection gets for the moment in which its window is changed in mid-flight
- * (resume.bpf.h). User space registers it under a name of its own for each process. If a socket gets it in another
+ * (resume.bpf.h). User space registers it under a new name each time. If a socket gets it in another
  * way, it is Reno.
  */
 #include "maps.bpf.h"

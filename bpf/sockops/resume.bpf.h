@@ -58,9 +58,10 @@ static __always_inline bool path_confirmed(struct tcp_sock *tp)
 {
 	__u32 least = tp->rtt_min.s[0].v, rtt = tp->rack.rtt_us;
 
-	return !BPF_CORE_READ_BITFIELD(&tp->inet_conn, icsk_ca_dst_locked) && !tp->total_retrans && !tp->sacked_out && !tp->lost_out && !tp->delivered_ce &&
-	       !BPF_CORE_READ_BITFIELD(&tp->inet_conn, icsk_ca_state) &&
-	       tp->snd_cwnd < tp->snd_ssthresh && rtt <= least + least / 4 + USEC_PER_SEC / 1000;
+	return !tp->total_retrans && !tp->sacked_out && !tp->lost_out && !tp->delivered_ce &&
+	       !BPF_CORE_READ_BITFIELD(&tp->inet_conn, icsk_ca_state) && tp->snd_cwnd < tp->snd_ssthresh &&
+	       rtt <= least + least / 4 + USEC_PER_SEC / 1000 &&
+	       !BPF_CORE_READ_BITFIELD(&tp->inet_conn, icsk_ca_dst_locked);
 }
 
 /* The window to jump to, in packets, or 0. It is worth it from twice the present one on: slow start reaches that within

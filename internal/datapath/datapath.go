@@ -240,7 +240,7 @@ func (d *Datapath) Close() error {
 			errs = append(errs, l.Close())
 		}
 	}
-	errs = append(errs, d.limits.close(), d.resume.close())
+	errs = append(errs, d.limits.close(), d.closeResume())
 	d.mu.Lock()
 	d.closed = true
 	for _, u := range d.user {

@@ -44,6 +44,14 @@ func (d *Datapath) loadResume() {
 	}
 }
 
+// closeResume has the programs, which may stay attached, raise no more windows.
+func (d *Datapath) closeResume() error {
+	if d.resume.link == nil {
+		return d.resume.close()
+	}
+	return errors.Join(d.objs.Resumes.Set(uint32(0)), d.resume.close())
+}
+
 // register loads the control with the maps of the hooks.
 func (r *resume) register(m *sockopsMaps) error {
 	spec, err := loadResume()
