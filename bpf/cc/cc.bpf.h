@@ -15,14 +15,6 @@
 #define USEC_PER_SEC 1000000ULL
 #define TCP_CONG_NEEDS_ECN 2			/* tcp_congestion_ops.flags */
 
-enum {				/* include/uapi/linux/tcp.h, enum tcp_ca_state */
-	TCP_CA_OPEN,
-	TCP_CA_DISORDER,
-	TCP_CA_CWR,
-	TCP_CA_RECOVERY,
-	TCP_CA_LOSS,
-};
-
 enum {				/* include/net/tcp.h, enum tcp_ca_event */
 	/* First data after nothing was in flight. Since Linux 7.1 the kernel calls the
 	 * hook cwnd_event_tx_start instead; on older kernels the loader drops the program
@@ -156,11 +148,6 @@ static __always_inline void max_filter_advance(struct max_filter *f)
 static __always_inline void *inet_csk_ca(struct tcp_sock *tp)
 {
 	return tp->inet_conn.icsk_ca_priv;
-}
-
-static __always_inline __u32 tcp_ca_state(struct tcp_sock *tp)
-{
-	return BPF_CORE_READ_BITFIELD(&tp->inet_conn, icsk_ca_state);
 }
 
 static __always_inline __u32 tcp_packets_in_flight(struct tcp_sock *tp)

@@ -280,6 +280,14 @@ struct tcp_sock {
 
 #define TCP_INFINITE_SSTHRESH 0x7fffffff	/* include/net/tcp.h */
 
+enum {				/* include/uapi/linux/tcp.h, enum tcp_ca_state */
+	TCP_CA_OPEN,
+	TCP_CA_DISORDER,
+	TCP_CA_CWR,
+	TCP_CA_RECOVERY,
+	TCP_CA_LOSS,
+};
+
 static __always_inline struct sock *tcp_sk_sock(struct tcp_sock *tp)
 {
 	return &tp->inet_conn.icsk_inet.sk;
@@ -356,6 +364,11 @@ static __always_inline struct cc_words tcp_ca_default_name(struct tcp_sock *tp)
 static __always_inline bool cc_ours(struct cc_words name)
 {
 	return name.w[0] == 0x5f746f6c69706374ULL;
+}
+
+static __always_inline __u32 tcp_ca_state(struct tcp_sock *tp)
+{
+	return BPF_CORE_READ_BITFIELD(&tp->inet_conn, icsk_ca_state);
 }
 
 /* The application asked for its congestion control (or inherited it from a

@@ -17,7 +17,6 @@ enum {
 	 * start threshold, which the option sets as well, is TCP_INFINITE_SSTHRESH then. */
 	NO_CLAMP = 0x7fffffff,
 	MOST_CLAMP = 0xffff,	/* track.clamp */
-	TCP_CA_OPEN = 0,	/* enum tcp_ca_state */
 };
 
 /* The share of each of the path's connections now; 0: they have no clamp. */
@@ -43,7 +42,7 @@ static __always_inline void follow_share(void *ctx, struct tcp_sock *tp, struct 
 	__u32 clamp = share ?: NO_CLAMP, has = tp->snd_cwnd_clamp;
 
 	if (share == t->clamp || (has < NO_CLAMP ? has : 0) != t->clamp ||
-	    BPF_CORE_READ_BITFIELD(&tp->inet_conn, icsk_ca_state) != TCP_CA_OPEN)
+	    tcp_ca_state(tp) != TCP_CA_OPEN)
 		return;
 	if (!bpf_setsockopt(ctx, SOL_TCP, TCP_BPF_SNDCWND_CLAMP, &clamp, sizeof(clamp)))
 		t->clamp = share;

@@ -11,8 +11,6 @@
 
 enum {
 	TCP_INIT_CWND = 10,		/* include/net/tcp.h; RFC 6928 */
-	TCP_CA_CWR = 2,			/* enum tcp_ca_state */
-	TCP_CA_RECOVERY = 3,		/* CA_Loss is the next */
 };
 
 /* Turns pacing on: setting a limit of the rate does that, and pacing stays on when the limit is
@@ -63,6 +61,24 @@ static __always_inline __u32 take_packets(struct flow_count *n, const struct pat
 	return __sync_bool_compare_and_swap(both, was, is) ? want : 0;
 }
 
+/* The greatest window that a policy and the kernel's own bounds allow a connection, in packets. field says which window. */
+static __always_inline __u32 most_window(struct tcp_sock *tp, const struct path_policy *p, __u32 field)
+{
+	__u32 most = p->value[field];
+
+	if (most > tp->snd_cwnd_clamp)
+		most = tp->snd_cwnd_clamp;
+	return most > tp->snd_ssthresh ? tp->snd_ssthresh : most;
+}
+
+/* A connection's share of the path's window, in packets, at most `most`. */
+static __always_inline __u32 window_share(const struct path_policy *p, __u32 flow, __u32 most)
+{
+	__u32 share = p->window / (flow_active(flow) ?: 1);
+
+	return share > most ? most : share;
+}
+
 /* Raises the initial window of a connection. Returns the window; 0: it is not changed. It stays if
  * the route or the application chose another one than the kernel's, if the handshake lost a packet
  * (RFC 5681, 3.1), if the round-trip time is unknown (TCP Fast Open, SYN cookies), or if the
@@ -81,13 +97,7 @@ __noinline int raise_init_cwnd(struct bpf_sock_ops *skops, const struct path_pol
 	    tp->snd_cwnd != TCP_INIT_CWND || tp->total_retrans || !tp->srtt_us)
 		return 0;
 	n = flow_row(flow);
-	want = p->window / (flow_active(flow) ?: 1);
-	if (want > p->value[FIELD_INIT_CWND])
-		want = p->value[FIELD_INIT_CWND];
-	if (want > tp->snd_cwnd_clamp)
-		want = tp->snd_cwnd_clamp;
-	if (want > tp->snd_ssthresh)
-		want = tp->snd_ssthresh;
+	want = window_share(p, flow, most_window(tp, p, FIELD_INIT_CWND));
 	if (!n || want <= TCP_INIT_CWND)
 		return 0;
 	want = take_packets(n, p, now, tp->srtt_us >> 3, want);
@@ -115,7 +125,7 @@ static __always_inline void first_window_lost(struct bpf_sock_ops *skops, struct
 
 	/* Not in TCP_CA_Open and TCP_CA_Disorder: a tail loss probe does not mean that packets were lost. */
 	if ((offset < t->init_cwnd * tp->mss_cache || t->resume_phase >= RESUME_UNVALIDATED) && !skops->args[2] &&
-	    BPF_CORE_READ_BITFIELD(&tp->inet_conn, icsk_ca_state) >= TCP_CA_RECOVERY)
+	    tcp_ca_state(tp) >= TCP_CA_RECOVERY)
 		t->init_lost = lost < raised ? lost : raised;
 }
 

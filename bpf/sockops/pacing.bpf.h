@@ -41,7 +41,7 @@ static __always_inline void note_loss(struct tcp_sock *tp, struct track *t)
 {
 	__u32 rtt = tp->rack.rtt_us, was = t->loss_rtt_us;
 
-	if (rtt && BPF_CORE_READ_BITFIELD(&tp->inet_conn, icsk_ca_state) >= TCP_CA_RECOVERY)
+	if (rtt && tcp_ca_state(tp) >= TCP_CA_RECOVERY)
 		t->loss_rtt_us = was ? was - was / 8 + rtt / 8 : rtt;
 }
 

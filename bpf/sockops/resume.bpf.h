@@ -59,7 +59,7 @@ static __always_inline bool path_confirmed(struct tcp_sock *tp)
 	__u32 least = tp->rtt_min.s[0].v, rtt = tp->rack.rtt_us;
 
 	return !tp->total_retrans && !tp->sacked_out && !tp->lost_out && !tp->delivered_ce &&
-	       !BPF_CORE_READ_BITFIELD(&tp->inet_conn, icsk_ca_state) && tp->snd_cwnd < tp->snd_ssthresh &&
+	       tcp_ca_state(tp) == TCP_CA_OPEN && tp->snd_cwnd < tp->snd_ssthresh &&
 	       rtt <= least + least / 4 + USEC_PER_SEC / 1000 &&
 	       !BPF_CORE_READ_BITFIELD(&tp->inet_conn, icsk_ca_dst_locked);
 }
@@ -75,17 +75,12 @@ static __always_inline __u32 resume_share(struct tcp_sock *tp, const struct trac
 
 	if (!p || !(p->set & RESUME_BIT))
 		return 0;
-	want = p->value[FIELD_RESUME_CWND];
-	if (want > tp->snd_cwnd_clamp)
-		want = tp->snd_cwnd_clamp;
-	if (want > tp->snd_ssthresh)
-		want = tp->snd_ssthresh;
+	want = most_window(tp, p, FIELD_RESUME_CWND);
 	if (p->adapted & RESUME_BIT) {
 		n = flow_row(t->flow);
 		if (!n || now >= p->window_expires_ns || p->flow != t->flow)
 			return 0;
-		if (want > p->window / (flow_active(t->flow) ?: 1))
-			want = p->window / (flow_active(t->flow) ?: 1);
+		want = window_share(p, t->flow, want);
 		if (want > least)	/* the present window was given a round trip ago */
 			want = tp->snd_cwnd + take_packets(n, p, now, tp->srtt_us >> 3, want - tp->snd_cwnd);
 	}
@@ -104,7 +99,7 @@ static __always_inline void await_resume(struct bpf_sock_ops *skops, struct trac
 
 static __always_inline bool recovers(struct tcp_sock *tp)
 {
-	return BPF_CORE_READ_BITFIELD(&tp->inet_conn, icsk_ca_state) >= TCP_CA_RECOVERY;
+	return tcp_ca_state(tp) >= TCP_CA_RECOVERY;
 }
 
 /* Whether the connection is so young that its first sample is still to come, and no newer rules are in force. */
@@ -185,7 +180,7 @@ __noinline int resume_cwnd(struct bpf_sock_ops *skops)
 
 	if (!tp || !t)
 		return 0;
-	if (is_unvalidated(t) && tp->delivered_ce && BPF_CORE_READ_BITFIELD(&tp->inet_conn, icsk_ca_state) == TCP_CA_CWR) {
+	if (is_unvalidated(t) && tp->delivered_ce && tcp_ca_state(tp) == TCP_CA_CWR) {
 		retreat(skops, tp, t);
 		return 0;
 	}

@@ -32,23 +32,23 @@ type Node struct {
 
 // Attachment is a pod's interface as it was added.
 type Attachment struct {
-	Container string   `json:"container_id"`
-	Interface string   `json:"interface"`
-	Network   string   `json:"network"`
-	Pod       string   `json:"pod,omitempty"`
-	NetNS     string   `json:"netns"`
-	Addresses []string `json:"addresses,omitempty"`
-	Why       string   `json:"why"` // it is gone, or why that is not certain
-	Removed   bool     `json:"removed"`
-	Error     string   `json:"error,omitempty"`
+	Container string
+	Interface string
+	Network   string
+	Pod       string
+	NetNS     string
+	Addresses []string
+	Why       string // it is gone, or why that is not certain
+	Removed   bool
+	Error     string
 }
 
 // Report is what a collection found.
 type Report struct {
-	Gone    []Attachment `json:"gone"`
-	Unclear []Attachment `json:"unclear"` // kept, because it is not certain that they are gone
-	Kept    int          `json:"kept"`    // attachments of pods that exist
-	Leases  []Lease      `json:"leases"`  // addresses that nothing known has
+	Gone    []Attachment
+	Unclear []Attachment // kept, because it is not certain that they are gone
+	Kept    int          // attachments of pods that exist
+	Leases  []Lease      // addresses that nothing known has
 }
 
 // delLimit bounds the DEL of one attachment by all plugins.

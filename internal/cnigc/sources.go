@@ -107,10 +107,10 @@ func (c *collection) ofCache(one *libcni.NetworkAttachment) pod.Pod {
 
 // Lease is an address that host-local keeps for a container of which neither tcpilot-cni nor the runtime's library knows anything.
 type Lease struct {
-	Network   string `json:"network"`
-	Address   string `json:"address"`
-	Container string `json:"container_id"`
-	File      string `json:"file"`
+	Network   string
+	Address   string
+	Container string
+	File      string
 }
 
 const hostLocal = "host-local"

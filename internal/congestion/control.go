@@ -13,14 +13,14 @@ import (
 // Prefix is the prefix of the names of tcpilot's own controls, and of no others.
 const Prefix = "tcpilot_"
 
-// ForMoments is the prefix of controls that no connection keeps: it gets one while its window is changed in mid-flight
-// (bpf/sockops/resume.bpf.c). Six hexadecimal digits follow, which differ between processes.
-const ForMoments = Prefix + "r"
+// WindowSetter is the prefix of the controls by which tcpilot sets the window of a running connection
+// (bpf/sockops/resume.bpf.c). No connection keeps one. Six hexadecimal digits follow, which differ between processes.
+const WindowSetter = Prefix + "r"
 
-var forMoments = regexp.MustCompile("^" + ForMoments + "[0-9a-f]{6}$")
+var windowSetter = regexp.MustCompile("^" + WindowSetter + "[0-9a-f]{6}$")
 
-// IsForMoments reports whether a control has such a name.
-func IsForMoments(name string) bool { return forMoments.MatchString(name) }
+// IsWindowSetter reports whether a control has such a name.
+func IsWindowSetter(name string) bool { return windowSetter.MatchString(name) }
 
 // Control is what is known of a congestion control.
 type Control struct {

@@ -133,7 +133,7 @@ func diagnose(rules []policy.Rule) (api.Doctor, error) {
 	if err != nil {
 		return doc, err
 	}
-	names = slices.DeleteFunc(names, func(name string) bool { return name == cc.TestName || congestion.IsForMoments(name) })
+	names = slices.DeleteFunc(names, func(name string) bool { return name == cc.TestName || congestion.IsWindowSetter(name) })
 	doc.Arms = engine.Arms{Active: parseCCs(names), Retired: map[tcp.CC]string{}, Missing: map[tcp.CC]string{}}
 	for name, err := range missing {
 		doc.Arms.Missing[name] = err.Error()

@@ -29,7 +29,7 @@ type resume struct {
 func newResume() (r resume) {
 	var random [3]byte
 	_, _ = rand.Read(random[:]) // never fails
-	copy(r.name[:], congestion.ForMoments+hex.EncodeToString(random[:]))
+	copy(r.name[:], congestion.WindowSetter+hex.EncodeToString(random[:]))
 	return r
 }
 

@@ -110,6 +110,9 @@ func (n *node) fixed() bool { return n.rule.rule.Learn == nil }
 // adapts reports whether the node's rule adapts a field.
 func (n *node) adapts(f tcp.Field) bool { return n.rule.rule.Adapts(f) }
 
+// raisesWindows reports whether the rule has windows of its paths raised.
+func (n *node) raisesWindows() bool { return n.adapts(tcp.InitCwnd) || n.adapts(tcp.ResumeCwnd) }
+
 // policyNode returns the node whose policy the kernel applies to connections of n: n
 // itself, or its nearest ancestor with a row in the kernel.
 func (n *node) policyNode() *node {

@@ -213,7 +213,7 @@ func (e *Engine) noteSample(n *node, s *tcp.Sample) {
 	if s.InitCwnd|s.ResumeCwnd != 0 && n.first == nil {
 		n.first = new(policy.FirstWindows)
 	}
-	if n.first != nil && n.first.Observe(s) && (n.adapts(tcp.InitCwnd) || n.adapts(tcp.ResumeCwnd)) {
+	if n.first != nil && n.first.Observe(s) && n.raisesWindows() {
 		e.firstHalved(n, s.At)
 	}
 	if s.Has(tcp.FlagECN) && s.DeliveredCE > 0 && s.Kind == tcp.KindClose && !n.ecn {

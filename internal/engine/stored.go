@@ -138,7 +138,7 @@ func (e *Engine) restore(m StoredPath) bool {
 	n.belief, n.samples, n.lastUsed = m.Belief.Clone(), m.Samples, m.LastUsed
 	n.ecn, n.host, n.hosts = m.ECN, m.Host, n.hosts || m.Hosts
 	n.retired, n.metrics = m.Retired, m.Metrics
-	if n.adapts(tcp.InitCwnd) || n.adapts(tcp.ResumeCwnd) {
+	if n.raisesWindows() {
 		n.first = m.First
 	}
 	e.restoreComparisons(n, &m)

@@ -20,7 +20,7 @@ func (v *viewer) adapted(n *node) (out []Setting) {
 
 // inUse reports whether connections with the policy of n get an adapted value of a field.
 func (v *viewer) inUse(n *node, f tcp.Field) bool {
-	return n.policy.adapted.Value(f) != 0 && (f != tcp.InitCwnd && f != tcp.ResumeCwnd || n.policy.windowExpires > v.now.UnixNano())
+	return n.policy.adapted.Value(f) != 0 && (!policy.RaisesWindow(f) || n.policy.windowExpires > v.now.UnixNano())
 }
 
 // leftToKernel lists the fields that the rule adapts and whose values connections of n have from the

@@ -40,6 +40,9 @@ const (
 	smallWindow = kernelWindow * 3 / 2
 )
 
+// RaisesWindow reports whether f is a window that adapting raises, for which the path's connections share what it holds.
+func RaisesWindow(f tcp.Field) bool { return f == tcp.InitCwnd || f == tcp.ResumeCwnd }
+
 // raised is the greatest adapted initial window, or window after the first round trip, of a connection; 0 if it is not to be
 // raised. It sets the window that the path's connections share.
 func (r *Rule) raised(a *Adapted, f tcp.Field, ev *evidence, why *estimate.Why) uint16 {

@@ -59,7 +59,7 @@ func (in *Input) WhyKernel(f tcp.Field) string {
 	}
 	v, reason := in.adapt(f)
 	switch {
-	case v == 0 && (f == tcp.InitCwnd || f == tcp.ResumeCwnd):
+	case v == 0 && RaisesWindow(f):
 		return reason + in.First.whyHalved(uint32(in.Rule.mostRaised(f)), in.Now)
 	case v == 0:
 		return reason
