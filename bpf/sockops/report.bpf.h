@@ -52,8 +52,20 @@ static __always_inline void report_addresses(struct conn_sample *s, struct tcp_s
 	s->local_port = bpf_ntohs(inet->inet_sport);
 }
 
+/* The connection's window jumped (resume.bpf.h), and its packets are not all acknowledged yet. */
+static __always_inline bool is_unvalidated(const struct track *t)
+{
+	return t->resume_phase == RESUME_UNVALIDATED || t->resume_phase == RESUME_VALIDATING;
+}
+
+/* The slow start threshold is that of the jump, and not one that the path has shown. */
+static __always_inline bool holds_window(struct tcp_sock *tp, const struct track *t)
+{
+	return is_unvalidated(t) && tp->snd_ssthresh == t->resume_cwnd;
+}
+
 /* The state of the path as the socket sees it now. */
-static __always_inline void report_path(struct conn_sample *s, struct tcp_sock *tp)
+static __always_inline void report_path(struct conn_sample *s, struct tcp_sock *tp, const struct track *t)
 {
 	__u32 interval = tp->rate_interval_us;
 
@@ -63,7 +75,7 @@ static __always_inline void report_path(struct conn_sample *s, struct tcp_sock *
 	s->srtt_us = tp->srtt_us >> 3;
 	s->rttvar_us = tp->mdev_us >> 2;
 	s->cwnd = tp->snd_cwnd;
-	s->ssthresh = tp->snd_ssthresh;
+	s->ssthresh = holds_window(tp, t) ? TCP_INFINITE_SSTHRESH : tp->snd_ssthresh;
 	s->mss = tp->mss_cache;
 	s->rto_min_us = jiffies_us(tp->inet_conn.icsk_rto_min);
 	s->delack_max_us = jiffies_us(tp->inet_conn.icsk_delack_max);
@@ -189,7 +201,7 @@ static __always_inline void report(struct tcp_sock *tp, const struct track *t,
 	    (tp->inet_conn.icsk_probes_out || tp->inet_conn.icsk_retransmits))
 		s->err = TIMED_OUT;
 	report_totals(s, now, last);
-	report_path(s, tp);
+	report_path(s, tp, t);
 	report_cc_state(s, tp, cc);
 	s->init_cwnd = t->init_cwnd;
 	s->init_lost = last->at_ns ? 0 : t->init_lost;

@@ -26,7 +26,7 @@ void BPF_PROG(resume_init, struct tcp_sock *tp)
 	if (w.cwnd)
 		tp->snd_cwnd = w.cwnd;
 	if (w.ssthresh)
-		tp->snd_ssthresh = w.ssthresh;
+		tp->snd_ssthresh = w.ssthresh == NO_SSTHRESH ? TCP_INFINITE_SSTHRESH : w.ssthresh;
 }
 
 SEC("struct_ops")

@@ -8,8 +8,12 @@
  * that it had.
  *
  * Unlike in the RFC, the jump comes with the ACK of the first packets and not of the whole initial window, because the
- * program is called once a round trip. It is paced over half a round trip: if packets of the initial window turn out to
- * be lost meanwhile, that ends it as well.
+ * program is called once a round trip. It is paced: if packets of the initial window turn out to be lost meanwhile, that
+ * ends it as well.
+ *
+ * Until the packets of the jump are acknowledged, the slow start threshold holds the window: connections that jump to their
+ * shares together fill the path, and would overflow it if all doubled their windows at the same time. It has the kernel spread
+ * the window over five sixths of a round trip as well (tcp_pacing_ca_ratio), and not over half of one. bbr has no threshold.
  */
 #ifndef TCPILOT_RESUME_BPF_H
 #define TCPILOT_RESUME_BPF_H
@@ -25,8 +29,8 @@ const volatile __u8 resume_cc[CC_NAME];
 /* By user space: the control is registered. */
 volatile __u32 resumes;
 
-/* Sets the congestion window and the slow start threshold, in packets; 0 leaves one as it is. The congestion control
- * begins anew with them. */
+/* Sets the congestion window and the slow start threshold, in packets; 0 leaves one as it is, NO_SSTHRESH takes the threshold
+ * away. The congestion control begins anew with them. */
 static __always_inline bool set_window(struct bpf_sock_ops *skops, struct tcp_sock *tp, struct track *t,
 				       __u16 cwnd, __u16 ssthresh)
 {
@@ -128,7 +132,7 @@ static __always_inline void jump(struct bpf_sock_ops *skops, struct tcp_sock *tp
 	/* From then on the kernel takes the control for one that the application chose (cc_chosen). */
 	if (t->arm >= MAX_CC && tcp_ca_chosen(tp))
 		t->flags |= F_APP_CC;
-	if (!set_window(skops, tp, t, want, 0))
+	if (!set_window(skops, tp, t, want, tp->snd_ssthresh == TCP_INFINITE_SSTHRESH ? want : 0))
 		return;
 	turn_pacing_on(skops, tp);
 	t->resume_cwnd = tp->snd_cwnd;
@@ -136,16 +140,21 @@ static __always_inline void jump(struct bpf_sock_ops *skops, struct tcp_sock *tp
 	count(COUNT_RESUMED);
 }
 
-/* What the connection did not use of the window is taken back, to what slow start would allow (tcp_is_cwnd_limited). */
-static __always_inline void take_unused(struct bpf_sock_ops *skops, struct tcp_sock *tp, struct track *t)
+/* What the connection did not use of the window is taken back, to what slow start would allow (tcp_is_cwnd_limited). Slow start
+ * goes on from there, and otherwise once the jump is validated. */
+static __always_inline void after_jump(struct bpf_sock_ops *skops, struct tcp_sock *tp, struct track *t)
 {
-	__u32 used = 2 * tp->max_packets_out;
+	__u32 used = 2 * tp->max_packets_out, ssthresh = 0;
 
 	if (used < t->init_cwnd)
 		used = t->init_cwnd;
 	if (used < TCP_INIT_CWND)
 		used = TCP_INIT_CWND;
-	if (used < tp->snd_cwnd / 2 && set_window(skops, tp, t, used, 0))
+	if (used >= tp->snd_cwnd / 2)
+		used = 0;
+	if (holds_window(tp, t) && (used || t->resume_phase == RESUME_VALIDATING))
+		ssthresh = NO_SSTHRESH;
+	if ((used || ssthresh) && set_window(skops, tp, t, used, ssthresh) && used)
 		t->resume_cwnd = used;
 }
 
@@ -154,20 +163,13 @@ static __always_inline void take_unused(struct bpf_sock_ops *skops, struct tcp_s
  * long as without a jump, and take 1.04 times with all of it. Controls without a threshold, as bbr, answer losses by themselves. */
 static __always_inline void retreat(struct bpf_sock_ops *skops, struct tcp_sock *tp, struct track *t)
 {
-	/* since the jump: slow start adds one packet for each */
-	__u32 acked = tp->prior_cwnd > t->resume_cwnd ? tp->prior_cwnd - t->resume_cwnd : 0;
-	__u32 to = acked + tp->sacked_out;
+	__u32 to = tp->rate_delivered;	/* while the packet that arrived last was on its way (tcp_rate_gen) */
 
 	t->resume_phase = RESUME_RETREAT;
 	if (to < TCP_INIT_CWND)
 		to = TCP_INIT_CWND;
 	if (tp->snd_ssthresh < TCP_INFINITE_SSTHRESH && to < tp->snd_ssthresh && set_window(skops, tp, t, 0, to))
 		count(COUNT_RETREATED);
-}
-
-static __always_inline bool is_unvalidated(const struct track *t)
-{
-	return t->resume_phase == RESUME_UNVALIDATED || t->resume_phase == RESUME_VALIDATING;
 }
 
 /* A round trip of a connection is over.
@@ -189,12 +191,12 @@ __noinline int resume_cwnd(struct bpf_sock_ops *skops)
 		jump(skops, tp, t);
 		break;
 	case RESUME_UNVALIDATED:
+		after_jump(skops, tp, t);
 		t->resume_phase = RESUME_VALIDATING;
-		take_unused(skops, tp, t);
 		break;
 	case RESUME_VALIDATING:
+		after_jump(skops, tp, t);
 		t->resume_phase = RESUME_NORMAL;
-		take_unused(skops, tp, t);
 		break;
 	default:
 		if (!recovers(tp))

@@ -56,13 +56,15 @@ enum resume_phase {		/* track.resume_phase: phases of RFC 9959 */
 	RESUME_RETREAT,		/* packets were lost: until they are recovered */
 };
 
+#define NO_SSTHRESH 0xffff	/* TCP_INFINITE_SSTHRESH in 16 bits */
+
 /* For the init of the control in resume.bpf.c: one word, so that it is of one connection even if the CPU is interrupted for
  * another. */
 union resume_window {
 	struct {
 		__u32 cookie;	/* lower half of the connection's; 0: done */
 		__u16 cwnd;	/* packets; 0: it is left as it is */
-		__u16 ssthresh;	/* the same */
+		__u16 ssthresh;	/* the same, or NO_SSTHRESH */
 	};
 	__u64 word;
 };

@@ -4,6 +4,7 @@ import (
 	"io"
 	"net"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -150,6 +151,9 @@ func TestRootResume(t *testing.T) {
 			if got.ResumeCwnd != x.jumps || got.InitLost != 0 {
 				t.Errorf("jumped to %d, %d lost, want %d", got.ResumeCwnd, got.InitLost, x.jumps)
 			}
+			if x.own != nil && got.Ssthresh != tcp.InfiniteSsthresh {
+				t.Errorf("the sample has the threshold %d that holds the window", got.Ssthresh)
+			}
 			if chosen := got.Has(tcp.FlagAppCC); chosen != (x.own != nil) {
 				t.Errorf("the application chose its control: %v", chosen)
 			}
@@ -158,6 +162,58 @@ func TestRootResume(t *testing.T) {
 	if n, err := r.Counters(); err != nil || n.Decisions["resumed"] < 5 || n.Decisions["retreated"] != 0 {
 		t.Errorf("counted %v %v, %v", n.Decisions["resumed"], n.Decisions["retreated"], err)
 	}
+}
+
+// The window is held until the packets of the jump are acknowledged; then slow start goes on. Samples do not take the threshold
+// that holds it for one that the path has shown.
+func TestRootResumeHoldsTheWindow(t *testing.T) {
+	r := newRig(t)
+	r.needResume(t)
+	f := newFar(t, link.Spec{Rate: 100e6, Queue: link.Queue{Bytes: 500_000}}) // holds 660 packets
+	r.policy(t, resumes(240, time.Minute))
+	const jump = 120 // both ends are counted
+	for range 5 {    // as in TestRootResume
+		time.Sleep(50 * time.Millisecond)
+		c, s := f.connect(t, wantCC("reno"))
+		sent := make(chan struct{})
+		go func() {
+			defer close(sent)
+			send(t, c, s, 1_000_000)
+		}()
+		var held time.Duration    // for how long
+		var greatest, most uint32 // windows while it was held, and otherwise
+		var begun time.Time
+		done := false
+		for !done {
+			select {
+			case <-sent:
+				done = true
+			case <-time.After(time.Millisecond):
+			}
+			info := tcpInfo(t, c)
+			switch {
+			case info.Snd_ssthresh == jump && begun.IsZero():
+				begun = time.Now()
+			case info.Snd_ssthresh == jump:
+				held, greatest = time.Since(begun), max(greatest, info.Snd_cwnd)
+			default:
+				most = max(most, info.Snd_cwnd)
+			}
+		}
+		is := ofConn(c)
+		closeAll(t, c, s)
+		got := r.find(t, "client", is)
+		t.Logf("jumped to %d, held for %v at %d packets at most; afterwards the window was %d packets", got.ResumeCwnd, held, greatest, most)
+		if got.ResumeCwnd != jump || got.Retrans != 0 {
+			continue
+		}
+		if held < 60*time.Millisecond || greatest > jump+jump/10 || most < 3*jump/2 || got.Ssthresh != tcp.InfiniteSsthresh {
+			t.Errorf("the window was held for %v, want two round trips of 40ms; it had up to %d packets meanwhile, and %d later; threshold %d",
+				held, greatest, most, got.Ssthresh)
+		}
+		return
+	}
+	t.Error("no window jumped without losses")
 }
 
 // The jump saves the round trips in which slow start doubles the window, whatever the congestion control is.
@@ -275,7 +331,7 @@ func TestRootResumeIsForTheBeginning(t *testing.T) {
 func TestRootResumeOfDCTCP(t *testing.T) {
 	r := newRig(t)
 	r.needResume(t)
-	if !strings.Contains(testenv.ReadSysctl(t, nil, "net.ipv4.tcp_available_congestion_control"), "dctcp") {
+	if !slices.Contains(strings.Fields(testenv.ReadSysctl(t, nil, "net.ipv4.tcp_available_congestion_control")), "dctcp") {
 		return // Debian's kernels, as in test/vm, have it
 	}
 	f := newFar(t, link.Spec{Rate: 100e6, Queue: link.Queue{Bytes: 500_000}})
