@@ -68,14 +68,14 @@ static __always_inline bool path_confirmed(struct tcp_sock *tp)
 	       !BPF_CORE_READ_BITFIELD(&tp->inet_conn, icsk_ca_dst_locked);
 }
 
-/* The window to jump to, in packets, or 0. It is worth it from twice the present one on: slow start reaches that within
- * the same round trip. */
+/* The window to jump to, in packets, or 0. It is worth it from four times the present one on: a lower one, held for two round
+ * trips, slow start would overtake in the third. */
 static __always_inline __u32 resume_share(struct tcp_sock *tp, const struct track *t)
 {
 	__u64 now = bpf_ktime_get_ns();
 	const struct path_policy *p = conn_policy(tp, t->class, now);
 	struct flow_count *n;
-	__u32 want, least = 2 * tp->snd_cwnd;
+	__u32 want, least = 4 * tp->snd_cwnd;
 
 	if (!p || !(p->set & RESUME_BIT))
 		return 0;

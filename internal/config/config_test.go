@@ -204,7 +204,7 @@ rules:
 				Direction: policy.Outgoing, Same: policy.Same{IPv6: 44, IPv4: 16},
 			},
 			Set:   set,
-			Adapt: []tcp.Field{tcp.InitRwnd},
+			Adapt: []tcp.Field{tcp.ResumeCwnd, tcp.InitRwnd},
 			Learn: &policy.Learn{Arms: []tcp.CC{cc("cubic"), cc("bbr")}, Objective: learn.FCT, HoldOut: 0.05, OwnScope: true},
 			Watch: policy.Watch{Events: class.WatchRTO | class.WatchState, Share: 0.01}, Rollout: 0.125, OnRTO: policy.OnRTO{CC: cc("bbr"), After: 5, Share: 0.5},
 		},

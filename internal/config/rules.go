@@ -26,7 +26,7 @@ type fileRule struct {
 	Leave   *bool      `key:"leave" default:"false" doc:"true: touch nothing and report nothing; excludes set, learn, adapt, rate_limit, on_rto, watch and rollout"`
 	Set     *setValues `key:"set" doc:"fixed values, see Fields"`
 	Learn   *fileLearn `key:"learn" doc:"learn a congestion control per path; {} for the defaults"`
-	Adapt   []string   `key:"adapt" default:"default" oneof:"default off auto syn_rto synack_rto init_cwnd resume_cwnd init_rwnd max_pacing_rate rto_min delack_max cwnd_clamp peer_option" doc:"fields that are computed for each path from its metrics, see adapt.md; default is syn_rto, synack_rto, init_cwnd and init_rwnd, auto all except rto_min, delack_max, cwnd_clamp and peer_option; only with learn"`
+	Adapt   []string   `key:"adapt" default:"default" oneof:"default off auto syn_rto synack_rto init_cwnd resume_cwnd init_rwnd max_pacing_rate rto_min delack_max cwnd_clamp peer_option" doc:"fields that are computed for each path from its metrics, see adapt.md; default is syn_rto, synack_rto, init_cwnd, resume_cwnd and init_rwnd, auto all except rto_min, delack_max, cwnd_clamp and peer_option; only with learn"`
 	Bounds  fileBounds `key:"adapt_bounds" doc:"bounds of the values that adapt computes"`
 	Limit   *fileLimit `key:"rate_limit" doc:"bounds of the rate at which the rule's connections send, payload with retransmissions, see rate-limits.md; also for connections that learn, hold_out and rollout leave at kernel defaults"`
 	Rollout *float64   `key:"rollout" default:"100%" min:"0.001" max:"1" doc:"share of the rule's connections that set and learn apply to; the others are in the hold-out, so that the two can be compared"`

@@ -71,7 +71,7 @@ func TestRootExplain(t *testing.T) {
 	exchange(t, 10)
 	d.awaitSamples(t, 20)
 	quick, err := d.Explain(ctx, api.ExplainRequest{Remote: netip.MustParseAddr("203.0.113.1")})
-	if err != nil || len(quick.Fields) != 5 || !quick.Fields[0].Applied || quick.Fields[0].Reason != "objective" || quick.Fields[0].Value != 64<<10 || !strings.Contains(quick.Fields[0].Why, "latency") {
+	if err != nil || len(quick.Fields) != 6 || !quick.Fields[0].Applied || quick.Fields[0].Reason != "objective" || quick.Fields[0].Value != 64<<10 || !strings.Contains(quick.Fields[0].Why, "latency") {
 		t.Fatalf("of an objective: %+v, %v", quick.Fields, err)
 	}
 	for _, f := range quick.Fields[1:] { // those that a rule adapts by default

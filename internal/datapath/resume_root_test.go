@@ -122,7 +122,7 @@ func TestRootResume(t *testing.T) {
 		{"an application's own", resumes(held, time.Minute), own, []int{500_000}, share},
 		{"small messages first", resumes(held, time.Minute), nil, []int{1000, 1000, 500_000}, share},
 		{"small messages only", resumes(held, time.Minute), nil, []int{1000, 1000, 5000}, 0},
-		{"a share that slow start reaches anyway", resumes(40, time.Minute), nil, []int{500_000}, 0},
+		{"a share that slow start reaches anyway", resumes(70, time.Minute), nil, []int{500_000}, 0},
 		{"what the path holds is not known any more", resumes(held, -time.Second), nil, []int{500_000}, 0},
 		{"a bound", func(p *path.Policy) { resumes(held, time.Minute)(p); p.Params.Set(tcp.ResumeCwnd, 100) }, nil, []int{500_000}, 100},
 		{"a value of the rule", set(tcp.ResumeCwnd, 150), nil, []int{500_000}, 150},

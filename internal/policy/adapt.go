@@ -19,7 +19,7 @@ func ByNameOnly(f tcp.Field) bool {
 }
 
 // AdaptedByDefault lists the fields that a rule adapts if it learns and does not say what it adapts.
-var AdaptedByDefault = []tcp.Field{tcp.SynRTO, tcp.SynAckRTO, tcp.InitCwnd, tcp.InitRwnd}
+var AdaptedByDefault = []tcp.Field{tcp.SynRTO, tcp.SynAckRTO, tcp.InitCwnd, tcp.ResumeCwnd, tcp.InitRwnd}
 
 // Adapted are the values computed for a path; 0 is none, and leaves the field to the kernel.
 type Adapted struct {
