@@ -65,7 +65,7 @@ test-service: ## the unit under systemd itself, in a root and a cgroup of its ow
 	@$(SUDO) tools/test-service
 
 .PHONY: test-kubernetes
-test-kubernetes: ## the manifests, and changes of annotations, with a real API server; the first time it is built
+test-kubernetes: ## manifests, annotations and services with a real API server and kube-proxy; first builds them
 	@tools/deps test kubernetes
 	@$(SUDO) tools/test-kubernetes
 

@@ -51,6 +51,7 @@ struct bpf_ct_opts {
 /* Linux 6.0. Weak, because they are missing if connection tracking is not loaded. */
 extern struct nf_conn *bpf_skb_ct_lookup(struct __sk_buff *skb, struct bpf_sock_tuple *tuple, __u32 tuple__sz,
 					 struct bpf_ct_opts *opts, __u32 opts__sz) __ksym __weak;
+extern int bpf_ct_change_timeout(struct nf_conn *ct, __u32 timeout_ms) __ksym __weak;
 extern void bpf_ct_release(struct nf_conn *ct) __ksym __weak;
 
 /* Whether the kernel has these functions. User space sets it, because the loader cannot resolve the address
@@ -73,35 +74,59 @@ static __always_inline bool is_asymmetric(const struct nf_conn *ct)
 	       differ(&first->src.u3, &answers->dst.u3) || differ(&first->dst.u3, &answers->src.u3);
 }
 
-/* Whether the connection with these addresses and ports, in either direction, is translated. */
-static __always_inline bool is_translated(struct __sk_buff *skb, const struct packet *p, const union address *source,
-					  const union address *destination, struct ports ports)
+/* The entry of the connection with these addresses and ports, in either direction; NULL: there is none. To be released. */
+static __always_inline struct nf_conn *find_entry(struct __sk_buff *skb, const struct packet *p, const union address *source,
+						  const union address *destination, struct ports ports)
 {
 	struct bpf_ct_opts opts = {.netns_id = BPF_F_CURRENT_NETNS, .l4proto = p->flow.transport};
 	struct bpf_sock_tuple tuple = {};
-	struct nf_conn *ct;
-	bool translated;
 
-	if (!has_conntrack)
-		return true;	/* unknown; user space does not turn routing on then */
 	if (p->family == AF_INET) {
 		tuple.ipv4.saddr = source->word[3];
 		tuple.ipv4.daddr = destination->word[3];
 		tuple.ipv4.sport = ports.source;
 		tuple.ipv4.dport = ports.destination;
-		ct = bpf_skb_ct_lookup(skb, &tuple, sizeof(tuple.ipv4), &opts, sizeof(opts));
-	} else {
-		__builtin_memcpy(tuple.ipv6.saddr, source, sizeof(tuple.ipv6.saddr));
-		__builtin_memcpy(tuple.ipv6.daddr, destination, sizeof(tuple.ipv6.daddr));
-		tuple.ipv6.sport = ports.source;
-		tuple.ipv6.dport = ports.destination;
-		ct = bpf_skb_ct_lookup(skb, &tuple, sizeof(tuple.ipv6), &opts, sizeof(opts));
+		return bpf_skb_ct_lookup(skb, &tuple, sizeof(tuple.ipv4), &opts, sizeof(opts));
 	}
+	__builtin_memcpy(tuple.ipv6.saddr, source, sizeof(tuple.ipv6.saddr));
+	__builtin_memcpy(tuple.ipv6.daddr, destination, sizeof(tuple.ipv6.daddr));
+	tuple.ipv6.sport = ports.source;
+	tuple.ipv6.dport = ports.destination;
+	return bpf_skb_ct_lookup(skb, &tuple, sizeof(tuple.ipv6), &opts, sizeof(opts));
+}
+
+/* Whether the connection with these addresses and ports, in either direction, is translated. */
+static __always_inline bool is_translated(struct __sk_buff *skb, struct packet *p, const union address *source,
+					  const union address *destination, struct ports ports)
+{
+	struct nf_conn *ct;
+	bool translated;
+
+	if (!has_conntrack)
+		return true;	/* unknown; user space does not turn routing on then */
+	ct = find_entry(skb, p, source, destination, ports);
 	if (!ct)
 		return false;
 	translated = is_asymmetric(ct);
 	bpf_ct_release(ct);
+	p->tracked = true;
 	return translated;
+}
+
+/* Makes connection tracking forget a TCP connection that it does not see any more. The entry has the windows of before: if
+ * packets took the stack again, they would be invalid, and kube-proxy (iptables) drops these. Without an entry, the next packet that
+ * the stack gets makes a new one (nf_conntrack_tcp_loose). */
+static __always_inline void untrack(struct __sk_buff *skb, const struct packet *p)
+{
+	struct nf_conn *ct;
+
+	if (!has_conntrack || !p->tracked || p->flow.transport != IPPROTO_TCP)
+		return;
+	ct = find_entry(skb, p, &p->flow.source, &p->flow.destination, p->flow.ports);
+	if (!ct)
+		return;
+	bpf_ct_change_timeout(ct, 0);
+	bpf_ct_release(ct);
 }
 
 /* Whether the packet needs the translation of the host's stack.

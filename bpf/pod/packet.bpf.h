@@ -75,6 +75,7 @@ struct packet {
 	bool begins;		/* its sender asks for a TCP connection, or accepts it (SYN) */
 	bool accepts;		/* it accepts one (SYN and ACK) */
 	bool by_router;		/* it is an ICMP error that another host than the connection's end sent */
+	bool tracked;		/* netfilter's connection tracking knows its connection */
 	bool shares_route;	/* with other connections between the same addresses (flow.bpf.h) */
 };
 

@@ -259,7 +259,8 @@ static __always_inline enum pod_count way_from_wire(struct __sk_buff *skb, struc
 	return there == r->to.index ? UNDERSTOOD : LEFT_DEVICE;
 }
 
-/* Keeps what a look-up has found for the next packets of the flow, and of others that share its route. Returns it. */
+/* Keeps what a look-up has found for the next packets of the flow, and of others that share its route. Returns it. If the packet is
+ * routed, connection tracking forgets its connection. */
 static __always_inline enum pod_count learn(struct __sk_buff *skb, const struct packet *p, enum pod_count why, const struct route *r,
 					    bool shared)
 {
@@ -267,6 +268,7 @@ static __always_inline enum pod_count learn(struct __sk_buff *skb, const struct 
 		forget(p);
 		return why;
 	}
+	untrack(skb, p);
 	keep(skb, p, r);
 	if (!shared)
 		keep_shared(p, r);

@@ -18,6 +18,7 @@ var mayBeSkipped = map[string]string{
 	"test/e2e/kubeapi_real_test.go":       "TCPILOT_KUBEAPI names no API server",
 	"test/e2e/links_test.go":              "writes recorded samples: make samples",
 	"test/e2e/samples_test.go":            "writes recorded samples: make samples",
+	"test/e2e/services_test.go":           "TCPILOT_KUBEAPI names no API server",
 	"test/vm/vm_test.go":                  "TCPILOT_VM_TESTS names no kernel",
 }
 

@@ -322,6 +322,42 @@ func TestRootNAT(t *testing.T) {
 	}
 }
 
+// A connection goes on in the stack although most of it was routed, and kube-proxy's rule drops what connection tracking calls
+// invalid.
+func TestRootStackAgain(t *testing.T) {
+	r := newRig(t)
+	r.open()
+	for command, address := range map[string]func(*testenv.Pod) netip.Addr{
+		"iptables-legacy": func(p *testenv.Pod) netip.Addr { return p.V4 }, "ip6tables-legacy": func(p *testenv.Pod) netip.Addr { return p.V6 },
+	} {
+		r.node.Run(t, command, "-I", "FORWARD", "-m", "conntrack", "--ctstate", "INVALID", "-j", "DROP")
+		for to, way := range map[*testenv.Pod]string{r.b: "pod-to-pod", r.c: "pod-to-wire"} {
+			l := to.Listen(t, "tcp", netip.AddrPortFrom(address(to), 5001).String())
+			go serve(l, func(c net.Conn) { _, _ = io.Copy(c, c) })
+			c := r.a.Dial(t, "tcp", l.Addr().String())
+			send := func(when string, bytes int64) {
+				t.Helper()
+				if err := c.SetDeadline(time.Now().Add(10 * time.Second)); err != nil {
+					t.Fatal(err)
+				}
+				go func() { _, _ = c.Write(make([]byte, bytes)) }()
+				if n, err := io.CopyN(io.Discard, c, bytes); err != nil {
+					t.Errorf("%s to %s, %s: %d of %d bytes came back: %v", way, l.Addr(), when, n, bytes, err)
+				}
+			}
+			send("before", 1000)
+			r.set(r.wanted())
+			if got := r.grown(func() { send("routed", 8<<20) }); got[way] == 0 {
+				t.Errorf("%s: %v", way, got)
+			}
+			r.set(&Wanted{})
+			send("in the stack again", 1<<20)
+			_ = c.Close()
+			_ = l.Close()
+		}
+	}
+}
+
 // Whether a new connection is masqueraded depends on the networks: connection tracking does not know its first
 // packet yet, which is routed with the pod's address if it goes to one of the networks (docs/pods.md). A connection
 // that is masqueraded stays so when its destination becomes one of the networks.

@@ -24,12 +24,18 @@ import (
 type clusterNode struct {
 	*world
 	*tcpilot
-	name            string
-	conf            string
-	runtime         *libcni.CNIConfig
-	list            *libcni.NetworkConfigList
-	pod             *topology.Host
-	address4, addr6 netip.Addr // of the pod
+	name       string
+	conf       string
+	runtime    *libcni.CNIConfig
+	list       *libcni.NetworkConfigList
+	kubeconfig string
+	pod        *clusterPod
+}
+
+// clusterPod is a pod of a clusterNode.
+type clusterPod struct {
+	*topology.Host
+	address4, addr6 netip.Addr
 }
 
 func newClusterNode(t *testing.T, name string, kubeconfig func(w *world) string) *clusterNode {
@@ -37,9 +43,8 @@ func newClusterNode(t *testing.T, name string, kubeconfig func(w *world) string)
 	w := newPlainWorld(t, "far")
 	p := newTcpilot(t, w, settings{})
 	n := &clusterNode{world: w, tcpilot: p, name: name, conf: filepath.Join(p.dir, "net.d")}
-	file := kubeconfig(w)
-	p.configure(t, settings{keys: fmt.Sprintf("pods: {dir: %s/pods, node_routes: on, kubernetes: {kubeconfig: %s, node: %s}}\n", p.dir, file, name),
-		rules: "  - {name: all, learn: {arms: [cubic]}}\n"})
+	n.kubeconfig = kubeconfig(w)
+	n.configurePods(t, "")
 	bin := filepath.Join(p.dir, "bin")
 	must(t, os.Mkdir(bin, 0o755))
 	for _, tool := range []string{"host-local", "portmap"} {
@@ -50,7 +55,7 @@ func newClusterNode(t *testing.T, name string, kubeconfig func(w *world) string)
 	n.runtime = libcni.NewCNIConfigWithCacheDir([]string{bin}, filepath.Join(p.dir, "cache"), nil)
 	n.start(t)
 	out, err := w.star.Client.Run(p.bin, "cni", "install", "--main", "--conf-dir", n.conf, "--bin-dir", bin, "--pods-dir", p.dir+"/pods", "--socket", p.socket,
-		"--kubeconfig", file, "--node", name, "--cluster-cidr", "10.99.0.0/16,fd99::/48")
+		"--kubeconfig", n.kubeconfig, "--node", name, "--cluster-cidr", "10.99.0.0/16,fd99::/48")
 	if must(t, err); !strings.Contains(out, "wrote "+n.conf+"/10-tcpilot.conflist, with tcpilot-cni as the main plugin and addresses of 10.99.") {
 		t.Fatal(out)
 	}
@@ -60,36 +65,44 @@ func newClusterNode(t *testing.T, name string, kubeconfig func(w *world) string)
 	text = []byte(strings.Replace(string(text), `"type": "host-local"`, fmt.Sprintf(`"type": "host-local", "dataDir": %q`, p.dir+"/leases"), 1))
 	n.list, err = libcni.NetworkConfFromBytes(text)
 	must(t, err)
-	n.pod, err = w.net.Host("pod")
-	must(t, err)
 	return n
 }
 
-// runtimeConf is the node's pod.
-func (n *clusterNode) runtimeConf() *libcni.RuntimeConf {
-	return &libcni.RuntimeConf{ContainerID: "pod-" + n.name, NetNS: n.pod.Path(), IfName: "eth0",
-		Args: [][2]string{{"IgnoreUnknown", "1"}, {"K8S_POD_NAMESPACE", "shop"}, {"K8S_POD_NAME", n.name}}}
+// configurePods writes the daemon's configuration, with further keys of pods.
+func (n *clusterNode) configurePods(t *testing.T, more string) {
+	t.Helper()
+	n.configure(t, settings{keys: fmt.Sprintf("pods: {dir: %s/pods, node_routes: on, kubernetes: {kubeconfig: %s, node: %s}%s}\n", n.dir, n.kubeconfig, n.name, more),
+		rules: "  - {name: all, learn: {arms: [cubic]}}\n"})
 }
 
-// addPod starts the pod as a container runtime does.
-func (n *clusterNode) addPod(t *testing.T) {
+func (n *clusterNode) runtimeConf(pod *topology.Host) *libcni.RuntimeConf {
+	return &libcni.RuntimeConf{ContainerID: pod.Name + "-" + n.name, NetNS: pod.Path(), IfName: "eth0",
+		Args: [][2]string{{"IgnoreUnknown", "1"}, {"K8S_POD_NAMESPACE", "shop"}, {"K8S_POD_NAME", pod.Name + "-" + n.name}}}
+}
+
+// addPod starts a pod as a container runtime does.
+func (n *clusterNode) addPod(t *testing.T, name string) *clusterPod {
 	t.Helper()
+	host, err := n.net.Host(name)
+	must(t, err)
 	must(t, n.star.Client.Do(func() error {
-		_, err := n.runtime.AddNetworkList(t.Context(), n.list, n.runtimeConf())
+		_, err := n.runtime.AddNetworkList(t.Context(), n.list, n.runtimeConf(host))
 		return err
 	}))
-	out, err := n.pod.Run("ip", "-br", "address", "show", "eth0")
+	pod := &clusterPod{Host: host}
+	out, err := host.Run("ip", "-br", "address", "show", "eth0")
 	must(t, err)
 	for text := range strings.FieldsSeq(out) {
 		p, err := netip.ParsePrefix(text)
 		switch {
 		case err != nil || p.Addr().IsLinkLocalUnicast():
 		case p.Addr().Is4():
-			n.address4 = p.Addr()
+			pod.address4 = p.Addr()
 		default:
-			n.addr6 = p.Addr()
+			pod.addr6 = p.Addr()
 		}
 	}
+	return pod
 }
 
 // nodeRoutes are the routes of tcpilot's protocol, and missing why there are no others.
@@ -189,19 +202,19 @@ func TestRootNodeRoutes(t *testing.T) {
 			}
 			return nil
 		})
-		n.addPod(t)
+		n.pod = n.addPod(t, "pod")
 	}
 	for _, way := range [][2]*clusterNode{{a, b}, {b, a}} {
-		from, to := way[0], way[1]
-		if got := seenAs(t, from.pod, to.pod, to.address4); got != from.address4 {
-			t.Errorf("%s is seen as %v, want %v", from.name, got, from.address4)
+		from, to := way[0].pod, way[1].pod
+		if got := seenAs(t, from.Host, to.Host, to.address4); got != from.address4 {
+			t.Errorf("the pod of %s is seen as %v, want %v", way[0].name, got, from.address4)
 		}
-		if got := seenAs(t, from.pod, to.pod, to.addr6); got != from.addr6 {
-			t.Errorf("%s is seen as %v, want %v", from.name, got, from.addr6)
+		if got := seenAs(t, from.Host, to.Host, to.addr6); got != from.addr6 {
+			t.Errorf("the pod of %s is seen as %v, want %v", way[0].name, got, from.addr6)
 		}
 	}
 
-	flow := startExchange(t, a.pod, b.pod, b.address4)
+	flow := startExchange(t, a.pod.Host, b.pod.Host, b.pod.address4)
 	server.PutNode(kubeapitest.Node{Name: "d", UID: "4", PodCIDRs: []string{"10.99.4.0/24"}, Addresses: []string{"192.0.2.4"}})
 	server.PutNode(kubeapitest.Node{Name: "e", UID: "5", PodCIDRs: []string{"10.99.5.0/24"}, Addresses: []string{"203.0.113.5"}})
 	eventually(t, 10*time.Second, "what cannot be is said", func() error {
@@ -238,10 +251,10 @@ func TestRootNodeRoutes(t *testing.T) {
 	a.expectRoutes(t, "the node is gone")
 	server.PutNode(nodeB)
 	a.expectRoutes(t, "the node is back", toB...)
-	seenAs(t, a.pod, b.pod, b.address4)
+	seenAs(t, a.pod.Host, b.pod.Host, b.pod.address4)
 
 	for _, n := range []*clusterNode{a, b} {
-		must(t, n.star.Client.Do(func() error { return n.runtime.DelNetworkList(t.Context(), n.list, n.runtimeConf()) }))
+		must(t, n.star.Client.Do(func() error { return n.runtime.DelNetworkList(t.Context(), n.list, n.runtimeConf(n.pod.Host)) }))
 		n.stop(t)
 		n.expectRoutes(t, "the daemon has ended")
 	}

@@ -228,15 +228,20 @@ func startExchange(t *testing.T, from, to *topology.Host, address netip.Addr) *e
 		}
 	}()
 	must(t, from.Do(func() (err error) { c, err = net.Dial("tcp", l.Addr().String()); return err }))
+	return exchangeOn(c, time.Millisecond)
+}
+
+// exchangeOn uses a connection to a server that sends back what it gets, with a pause after each turn, and closes it at the end.
+func exchangeOn(c net.Conn, pause time.Duration) *exchange {
 	x := &exchange{done: make(chan error, 1)}
 	go func() {
 		defer c.Close()
-		x.done <- x.run(c)
+		x.done <- x.run(c, pause)
 	}()
 	return x
 }
 
-func (x *exchange) run(c net.Conn) error {
+func (x *exchange) run(c net.Conn, pause time.Duration) error {
 	for data := make([]byte, 20_000); !x.stop.Load(); x.turns++ {
 		begin := time.Now()
 		if err := c.SetDeadline(begin.Add(5 * time.Second)); err != nil {
@@ -249,7 +254,7 @@ func (x *exchange) run(c net.Conn) error {
 			return err
 		}
 		x.longest = max(x.longest, time.Since(begin))
-		time.Sleep(time.Millisecond)
+		time.Sleep(pause)
 	}
 	return nil
 }
