@@ -65,8 +65,8 @@ test-service: ## the unit under systemd itself, in a root and a cgroup of its ow
 	@$(SUDO) tools/test-service
 
 .PHONY: test-kubernetes
-test-kubernetes: ## manifests, annotations and services with a real API server and kube-proxy; first builds them
-	@tools/deps test kubernetes
+test-kubernetes: ## manifests, annotations, services and pods of a kubelet, with a real API server; first builds them
+	@tools/deps test kubernetes containerd
 	@$(SUDO) tools/test-kubernetes
 
 .PHONY: test-containerd

@@ -14,6 +14,7 @@ var mayBeSkipped = map[string]string{
 	"internal/kubeapi/real_test.go":       "TCPILOT_KUBEAPI names no API server",
 	"internal/daemon/memory_root_test.go": "the race detector needs many times the limit",
 	"lab/report/html_test.go":             "takes a browser: TCPILOT_FULL=1",
+	"test/containerd/cluster_test.go":     "TCPILOT_KUBERNETES names no directory of Kubernetes' programs",
 	"test/containerd/main_test.go":        "TCPILOT_CONTAINERD names no directory of tools/test-containerd",
 	"test/e2e/kubeapi_real_test.go":       "TCPILOT_KUBEAPI names no API server",
 	"test/e2e/links_test.go":              "writes recorded samples: make samples",

@@ -96,7 +96,7 @@ func TestCrashForgotten(t *testing.T) {
 	must(t, os.RemoveAll(n.path("root")))
 	n.startDaemon(t)
 	n.startContainerd(t)
-	n.importImage(t)
+	n.importImage(t, "localhost/pause:1")
 	n.awaitNetwork(t)
 	web := n.runPod(t, "web-2", nil)
 	if l := n.sandboxes(t); len(l) != 1 {

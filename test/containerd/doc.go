@@ -2,7 +2,9 @@
 // the CRI as the kubelet does: with the plugin chained behind another one, and as the main plugin, while
 // containerd and the daemon are killed.
 //
-// tools/test-containerd runs it. It makes the namespaces that the tests expect: they mount what they want, and
+// In the tests TestKubelet, which tools/test-kubernetes runs, a kubelet asks for the pods that an API server has.
+//
+// tools/test-containerd runs all others. It makes the namespaces that the tests expect: they mount what they want, and
 // their processes end with them.
 //
 // It refuses to depend on the code of containerd: it knows the messages that it sends and reads.

@@ -26,11 +26,13 @@ type node struct {
 	own, wire     testenv.End // of the host, and of the outside
 	dir           string
 	built         string // directory with the programs
-	cgroup        string // parent of the pods' cgroups, from the root of the hierarchy
-	containerd    process
-	daemon        process
-	v2            bool   // containerd 2
-	before        string // the host's network without pods
+	// Where tcpilot has its socket, the records of pods and its pins.
+	socket, records, bpffs string
+	cgroup                 string // parent of the pods' cgroups, from the root of the hierarchy
+	containerd             process
+	daemon                 process
+	v2                     bool   // containerd 2
+	before                 string // the host's network without pods
 }
 
 // containerdConfig is of version 2, which both containerds read.
@@ -51,7 +53,7 @@ disabled_plugins = ["io.containerd.internal.v1.opt"]
     conf_dir = "DIR/net.d"
 `
 
-// daemonConfig has a rule for pods, one for all that connects to pods by IPv4, and none for anything else.
+// daemonConfig has rules for pods, one for all that connects to pods by IPv4, and none for anything else.
 const daemonConfig = `cgroup: CGROUP
 bpffs: DIR/bpf
 run_dir: DIR/run
@@ -59,6 +61,7 @@ state_dir: DIR/lib
 metrics: {listen: ""}
 pods: {PODS}
 rules:
+  - {name: bulk, match: {pod: {annotation: {tcpilot.io/profile: bulk}}}, set: {cc: reno}}
   - {name: web, match: {pod: {namespace: shop, name: web-*}}, set: {cc: reno}}
   - {name: others, match: {remote: [10.88.0.0/16]}, set: {cc: cubic}}
 `
@@ -66,12 +69,21 @@ rules:
 // newNode starts containerd, without a network configuration, and tcpilot.
 func newNode(t *testing.T) *node {
 	t.Helper()
+	n := newHost(t)
+	n.startDaemon(t)
+	return n
+}
+
+// newHost starts containerd alone.
+func newHost(t *testing.T) *node {
+	t.Helper()
 	n := &node{built: built(t)}
 	own, err := cgroup.OfProcess(os.Getpid())
 	must(t, err)
 	n.cgroup = filepath.Join(filepath.Dir(own), "kubepods")
 	n.dir, err = os.MkdirTemp(n.built, "node") // removed by tools/test-containerd, because the runtime leaves mounts
 	must(t, err)
+	n.socket, n.records, n.bpffs = n.path("tcpilot.sock"), n.path("pods"), n.path("bpf")
 	for _, name := range []string{"bpf", "net.d", "pods"} {
 		must(t, os.Mkdir(n.path(name), 0o755))
 	}
@@ -93,18 +105,18 @@ func newNode(t *testing.T) *node {
 		n.daemon.kill()
 		n.CloseIdleConnections()
 	})
-	n.startDaemon(t)
 	n.startContainerd(t)
-	n.importImage(t)
+	n.importImage(t, "localhost/pause:1")
 	return n
 }
 
-// importImage gives containerd the image that it needs for each pod.
-func (n *node) importImage(t *testing.T) {
+// importImage gives containerd an image that tools/test-containerd has made.
+func (n *node) importImage(t *testing.T, reference string) {
 	t.Helper()
-	n.host.Run(t, "ctr", "-a", n.path("containerd.sock"), "-n", "k8s.io", "images", "import", filepath.Join(n.built, "pause.tar"))
+	name, _, _ := strings.Cut(filepath.Base(reference), ":")
+	n.host.Run(t, "ctr", "-a", n.path("containerd.sock"), "-n", "k8s.io", "images", "import", filepath.Join(n.built, name+".tar"))
 	eventually(t, "the image is there", func() error {
-		i := &image{Spec: &imageSpec{Image: "localhost/pause:1"}}
+		i := &image{Spec: &imageSpec{Image: reference}}
 		var there image
 		if err := n.call(t.Context(), "ImageService/ImageStatus", i, &there); err != nil || there.Spec == nil {
 			return fmt.Errorf("no image: %v", err)
@@ -158,7 +170,7 @@ func (n *node) startDaemon(t *testing.T) {
 func (n *node) tcpilot(args ...string) (string, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, n.daemon.args[0], append(args, "--socket", n.path("tcpilot.sock"))...)
+	cmd := exec.CommandContext(ctx, n.daemon.args[0], append(args, "--socket", n.socket)...)
 	var stderr strings.Builder
 	cmd.Stderr = &stderr
 	out, err := cmd.Output()
@@ -170,11 +182,11 @@ func (n *node) tcpilot(args ...string) (string, error) {
 
 // mainPlugin and chained are tcpilot-cni; ptp is the plugin of the CNI project that makes pairs too.
 const (
-	mainPlugin = `{"type": "tcpilot-cni", "ipMasq": true, IPAM, ` + keys + `}`
+	mainPlugin = `{"type": "tcpilot-cni", "ipMasq": true, "ipam": {HOST-LOCAL}, ` + keys + `}`
 	chained    = `{"type": "tcpilot-cni", ` + keys + `}`
 	keys       = `"dir": "DIR/pods", "socket": "DIR/tcpilot.sock",
 		"capabilities": {"io.kubernetes.cri.pod-annotations": true, "cgroupPath": true, "bandwidth": true}`
-	ptp     = `{"type": "ptp", "ipMasq": true, IPAM}`
+	ptp     = `{"type": "ptp", "ipMasq": true, "ipam": {"routes": [{"dst": "0.0.0.0/0"}], HOST-LOCAL}}` // without, pods reach no other host
 	portmap = `{"type": "portmap", "capabilities": {"portMappings": true}, "snat": true}`
 
 	v4       = `[{"subnet": "10.88.0.0/16"}]`
@@ -182,10 +194,10 @@ const (
 	versions = `"cniVersion": "1.0.0", "cniVersions": ["1.0.0", "1.1.0"], "name": "net"`
 )
 
-// expand fills in the ranges of addresses for IPAM, and the node's directory for DIR.
+// expand fills in host-local with ranges of addresses, and the node's directory for DIR.
 func (n *node) expand(text, ranges string) string {
-	ipam := `"ipam": {"type": "host-local", "dataDir": "DIR/leases", "ranges": [` + ranges + `]}`
-	return strings.ReplaceAll(strings.ReplaceAll(text, "IPAM", ipam), "DIR", n.dir)
+	ipam := `"type": "host-local", "dataDir": "DIR/leases", "ranges": [` + ranges + `]`
+	return strings.ReplaceAll(strings.ReplaceAll(text, "HOST-LOCAL", ipam), "DIR", n.dir)
 }
 
 // configure writes the network configuration, with a rename within its directory: a runtime does not notice a file that is
@@ -278,8 +290,8 @@ func (n *node) network(t *testing.T) string {
 // left returns what pods have left: in the network, records, addresses of host-local, or programs on pods' devices.
 func (n *node) left(t *testing.T) error {
 	t.Helper()
-	for _, pattern := range []string{"pods/*", "leases/net/*[.:]*", "bpf/*/pods/links/*"} {
-		files, err := filepath.Glob(n.path(pattern))
+	for _, pattern := range []string{n.records + "/*", n.path("leases/net/*[.:]*"), n.bpffs + "/*/pods/links/*"} {
+		files, err := filepath.Glob(pattern)
 		must(t, err)
 		for _, f := range files {
 			if !strings.HasPrefix(filepath.Base(f), "last_reserved_ip.") {

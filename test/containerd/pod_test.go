@@ -72,7 +72,7 @@ func (n *node) addresses(t *testing.T, s sandbox) (all []string) {
 // record is what tcpilot-cni has recorded of a pod.
 func (n *node) record(t *testing.T, s sandbox) pod.Pod {
 	t.Helper()
-	p, err := podrecord.Dir(n.path("pods")).Get(pod.Key{Container: s.id, Interface: "eth0"})
+	p, err := podrecord.Dir(n.records).Get(pod.Key{Container: s.id, Interface: "eth0"})
 	must(t, err)
 	return p
 }

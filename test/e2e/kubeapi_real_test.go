@@ -3,10 +3,8 @@ package e2e
 import (
 	"encoding/json"
 	"fmt"
-	"io"
 	"net"
 	"net/http"
-	"net/url"
 	"strings"
 	"testing"
 	"time"
@@ -66,25 +64,7 @@ func TestRealAPIServer(t *testing.T) {
 // forward makes a server reachable from the world's client, and returns its URL there.
 func forward(t *testing.T, w *world, server string) string {
 	t.Helper()
-	u, err := url.Parse(server)
-	must(t, err)
 	var l net.Listener
 	must(t, w.star.Client.Do(func() (err error) { l, err = net.Listen("tcp", "127.0.0.1:0"); return err }))
-	t.Cleanup(func() { l.Close() })
-	go func() {
-		for {
-			from, err := l.Accept()
-			if err != nil {
-				return
-			}
-			to, err := net.Dial("tcp", u.Host)
-			if err != nil {
-				from.Close()
-				continue
-			}
-			go func() { io.Copy(to, from); to.Close() }()
-			go func() { io.Copy(from, to); from.Close() }()
-		}
-	}()
-	return "https://" + l.Addr().String()
+	return kubeapitest.Forward(t, l, server)
 }
