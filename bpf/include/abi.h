@@ -10,7 +10,7 @@
 #include "limit.h"
 
 enum abi_limits {
-	ABI_VERSION = 21,	/* in the name of the directory with the pins */
+	ABI_VERSION = 22,	/* in the name of the directory with the pins */
 	NUM_FIELDS = 35,	/* tcp.NumFields */
 	MAX_ARMS = 8,		/* path.MaxArms */
 	MAX_CC = 32,		/* congestion controls known at one time */
@@ -286,7 +286,9 @@ struct track {
 	__u16 looked_at;	/* jiffies, modulo 2^16; when it looked for a better congestion control, or began; 0: its rule switches none */
 	__u16 resume_cwnd;	/* packets; the congestion window that it jumped to (resume.bpf.h); 0: it did not */
 	__u8 resume_phase;	/* enum resume_phase (track.bpf.h) */
-	__u8 pad[1];		/* a slot is one cache line */
+	/* Retransmissions after timeouts that proved spurious (undo.bpf.h), since the latest sample; 255 at most. With it, a slot is
+	 * one cache line. */
+	__u8 undone;
 };
 
 /* ---- samples ----------------------------------------------------------- */
@@ -313,6 +315,7 @@ enum sample_flags {		/* tcp.Flags */
 	F_ESTABLISHED = 1 << 11,
 	F_FIELDS = 1 << 12,	/* the policy sets fields, not only the arm */
 	F_WATCH_RETRANS = 1 << 13, /* a rule counts its retransmissions */
+	F_UNDOABLE = 1 << 14,	/* a timeout was the latest, and the kernel can undo its effect (undo.bpf.h) */
 	F_MASK = (1 << 11) - 1,
 	/* in samples only */
 	F_RCVBUF_MAX = 1 << 11,	/* its receive buffer has grown to the maximum of tcp_rmem */
@@ -378,7 +381,8 @@ struct conn_sample {
 	__u32 peer_delack_us;	/* track.peer_delack_max_ms */
 	__u64 peer_receive;	/* bytes, a power of two: track.peer_receive_log2; 0: unknown */
 	__u16 resume_cwnd;	/* track.resume_cwnd, in the first sample of a connection */
-	__u8 pad[6];
+	__s16 undone;		/* retransmissions that proved spurious and that dsacks does not have; less those that it has, and earlier samples had */
+	__u8 pad[4];
 };
 
 enum closed_bits {

@@ -268,6 +268,8 @@ struct tcp_sock {
 	__u32 snd_cwnd_stamp;
 	__u32 prior_cwnd;
 	__u32 prior_ssthresh;
+	__u32 undo_marker;	/* snd_una when the window was reduced; 0: that cannot be undone, or has been */
+	int undo_retrans;	/* segments retransmitted since then, less those that the peer reported as received twice */
 	__u32 total_retrans;
 	__u32 dsack_dups;
 	struct tcp_options_received rx_opt;

@@ -9,6 +9,7 @@
 #include "report.bpf.h"
 #include "slots.bpf.h"
 #include "limits.bpf.h"
+#include "undo.bpf.h"
 
 /* A connection and where its state is. */
 struct known {
@@ -82,10 +83,12 @@ static __noinline void report_end(struct known *k, struct tcp_sock *tp, __u32 cl
 				  __u32 stands_for, const struct runtime_config *cfg)
 {
 	static const struct totals none;
+	const struct totals *last = k->live ? &k->live->last : &none;
 	struct totals now = {};
 
 	totals_read(&now, tp, bpf_ktime_get_ns());
-	report(tp, k->track, &now, k->live ? &k->live->last : &none, cfg,
+	undo_add(&now, last, k->track->undone);
+	report(tp, k->track, &now, last, cfg,
 	       k->track->flags & F_ESTABLISHED ? SAMPLE_CLOSE : SAMPLE_FAILED_CONNECT,
 	       closed, stands_for);
 }

@@ -25,6 +25,7 @@
 #include "notsent_lowat.bpf.h"
 #include "peer_listen.bpf.h"
 #include "policy.bpf.h"
+#include "undo.bpf.h"
 
 struct bpf_iter_meta {
 	struct seq_file *seq;
@@ -231,6 +232,7 @@ int tcpilot_live(struct bpf_iter__tcp *ctx)
 			uncounted++;
 	}
 	totals_read(&now, tp, ns);
+	undo_add(&now, &l->last, l->track.undone);
 	/* An idle connection is not sampled: it shows nothing new about the path. */
 	active = now.bytes_acked != l->last.bytes_acked || now.total_retrans != l->last.total_retrans ||
 		 now.bytes_received != l->last.bytes_received;
@@ -251,6 +253,7 @@ int tcpilot_live(struct bpf_iter__tcp *ctx)
 	if (l->marks || (p && (p->set & ACK_MARK_BITS)))
 		mark_acks(tp, l, &now, cfg, p);
 	l->last = now;
+	l->track.undone = 0;
 	return 0;
 }
 

@@ -64,20 +64,14 @@ static __always_inline __u32 change_rto_min(void *ctx, struct tcp_sock *tp, __u3
 }
 
 /* A connection begins. If it is outgoing, the value is set before the handshake, so that the first
- * retransmission timeout is computed with it. */
+ * retransmission timeout is computed with it. If the peer turns out to have no SACK, it does not report spurious
+ * retransmissions, but the value stays: the timeout is computed already, and would not follow the variation with a greater
+ * value (lengthens_timeout). An incoming connection without SACK does not get it. */
 static __always_inline __u32 lower_rto_min(void *ctx, struct tcp_sock *tp, __u32 us, bool outgoing)
 {
 	if (!outgoing && !tcp_has_sack(tp))
 		return 0;
 	return change_rto_min(ctx, tp, us_to_jiffies(KERNEL_TIMER_US), us);
-}
-
-/* The handshake of an outgoing connection is over. Without SACK, the peer does not report
- * spurious retransmissions, and there is no probe for a lost tail. */
-static __always_inline void check_rto_min(void *ctx, struct tcp_sock *tp, struct track *t)
-{
-	if (t->rto_min && !tcp_has_sack(tp))
-		t->rto_min = change_rto_min(ctx, tp, t->rto_min, KERNEL_TIMER_US);
 }
 
 /* The handshake of an outgoing connection has shown how long its peer delays ACKs. */

@@ -366,11 +366,23 @@ static __always_inline void on_late(struct bpf_sock_ops *skops, const struct con
 	if (ctx->policy && ctx->cls && ctx->cls->id == late->class)
 		apply_established(skops, ctx, late);
 	if (ctx->tp) {
-		check_rto_min(skops, ctx->tp, late);
 		if (ctx->policy && ctx->cls && ctx->cls->id == late->class)
 			peer_shorten_rto_min(skops, ctx->tp, late, ctx->policy, ~ctx->yield);
 		late->flags |= apply_cc(skops, ctx->tp, ctx->cfg, late->arm);
 	}
+}
+
+/* The state of a connection's congestion control is about to change. */
+SEC("tp_btf/tcp_cong_state_set")
+int tcpilot_undone(__u64 *ctx)
+{
+	struct sock *sk = (struct sock *)ctx[0];
+	struct tcp_sock *tp = bpf_skc_to_tcp_sock(sk);
+	struct known k;
+
+	if (unlikely(tp && undo_shown(tp, ctx[1])) && known_find(&k, sk))
+		undo_note(tp, k.track, ctx[1]);
+	return 0;
 }
 
 SEC("sockops")

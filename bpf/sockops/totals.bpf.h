@@ -29,9 +29,10 @@ struct totals {			/* values at one time */
 	__u32 delivered;
 	__u32 delivered_ce;
 	__u32 lost;
-	__u32 rtos;
 	__u32 dsacks;
 	__u32 data_segs_in;
+	__u16 rtos;		/* tcp_sock.total_rto */
+	__u16 undone;		/* spurious retransmissions (undo.bpf.h) that the peer has not reported yet */
 };
 
 static __always_inline __u64 jiffies_us(__u64 jiffies)
@@ -91,9 +92,10 @@ static __always_inline void report_totals(struct conn_sample *s, const struct to
 	s->delivered = n->delivered - l->delivered;
 	s->delivered_ce = n->delivered_ce - l->delivered_ce;
 	s->lost = n->lost - l->lost;
-	s->rtos = n->rtos - l->rtos;
+	s->rtos = (__u16)(n->rtos - l->rtos);
 	s->dsacks = n->dsacks - l->dsacks;
 	s->data_segs_in = n->data_segs_in - l->data_segs_in;
+	s->undone = n->undone - l->undone;
 }
 
 /* Whether counters are less than before: a tcp_disconnect that no hook saw reset them.

@@ -58,7 +58,7 @@ func fmtPeer(p *engine.PeerTold, now time.Time) string {
 
 // fmtBarred says which value of RTO_MIN is not used, and for how long.
 func fmtBarred(b *engine.BarredRTOMin, now time.Time) string {
-	return fmt.Sprintf("%s and less are not used for %s: peers reported spurious retransmissions (DSACK)", fmtDuration(b.RTOMin), console.Span(b.Until.Sub(now)))
+	return fmt.Sprintf("%s and less are not used for %s: they caused spurious retransmissions", fmtDuration(b.RTOMin), console.Span(b.Until.Sub(now)))
 }
 
 // fmtPackets writes a number of packets; 0 is unknown.

@@ -16,7 +16,7 @@ import (
 type abiAbiLimits uint32
 
 const (
-	abiAbiLimitsABI_VERSION      abiAbiLimits = 21
+	abiAbiLimitsABI_VERSION      abiAbiLimits = 22
 	abiAbiLimitsNUM_FIELDS       abiAbiLimits = 35
 	abiAbiLimitsMAX_ARMS         abiAbiLimits = 8
 	abiAbiLimitsMAX_CC           abiAbiLimits = 32
@@ -147,7 +147,8 @@ type abiConnSample struct {
 	PeerDelackUs    uint32
 	PeerReceive     uint64
 	ResumeCwnd      uint16
-	Pad             [6]uint8
+	Undone          int16
+	Pad             [4]uint8
 }
 
 type abiCounter uint32
@@ -390,6 +391,7 @@ const (
 	abiSampleFlagsF_ESTABLISHED    abiSampleFlags = 2048
 	abiSampleFlagsF_FIELDS         abiSampleFlags = 4096
 	abiSampleFlagsF_WATCH_RETRANS  abiSampleFlags = 8192
+	abiSampleFlagsF_UNDOABLE       abiSampleFlags = 16384
 	abiSampleFlagsF_MASK           abiSampleFlags = 2047
 	abiSampleFlagsF_RCVBUF_MAX     abiSampleFlags = 2048
 	abiSampleFlagsF_SNDBUF_MAX     abiSampleFlags = 4096
@@ -440,7 +442,7 @@ type abiTrack struct {
 	LookedAt        uint16
 	ResumeCwnd      uint16
 	ResumePhase     uint8
-	Pad             [1]uint8
+	Undone          uint8
 }
 
 // Names of all BPF objects in the ELF.

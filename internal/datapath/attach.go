@@ -17,6 +17,7 @@ const (
 	reportPin  = "report_link"
 	resetPin   = "reset_link"
 	errorPin   = "error_link"
+	undonePin  = "undone_link"
 	sparePin   = "spare_link"
 )
 
@@ -39,6 +40,9 @@ func (d *Datapath) attach(cgroup string) error {
 	d.errors, errorErr = d.attachTracepoint(d.objs.TcpilotError, errorPin)
 	if d.endsErr = errors.Join(resetErr, errorErr); d.endsErr != nil {
 		d.log.Warn("of some connections it is unknown how they ended", "error", d.endsErr)
+	}
+	if d.undone, d.undoneErr = d.attachTracepoint(d.objs.TcpilotUndone, undonePin); d.undoneErr != nil {
+		d.log.Warn("spurious timeouts are known only from peers that report them (DSACK)", "error", d.undoneErr)
 	}
 	d.attachedAt = time.Now()
 	return nil

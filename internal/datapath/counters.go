@@ -202,7 +202,7 @@ func perCPUSum(m *ebpf.Map, i uint32) (sum uint64, err error) {
 
 // hooks are the programs that are always attached.
 func (o *sockopsPrograms) hooks() []*ebpf.Program {
-	return []*ebpf.Program{o.TcpilotSockops, o.TcpilotReport, o.TcpilotReset, o.TcpilotError}
+	return []*ebpf.Program{o.TcpilotSockops, o.TcpilotReport, o.TcpilotReset, o.TcpilotError, o.TcpilotUndone}
 }
 
 // Programs lists the programs in force, with their run-time statistics.

@@ -50,20 +50,20 @@ type Datapath struct {
 	maps *sockopsMaps
 	live *liveIterator // nil if the kernel has no TCP iterator
 	// Why a program is not available; nil if it is.
-	liveErr, reportErr, endsErr error
+	liveErr, reportErr, endsErr, undoneErr error
 
-	sockops, report, reset, errors link.Link
-	spare                          link.Link // nil as long as it is not needed
-	missed                         uint64    // ends of connections missed before there was a spare
-	cgroupID                       uint64    // of the cgroup that sockops is attached to
-	adopted                        bool
-	attachedAt                     time.Time
-	ccs                            ccTable
-	badSamples                     counter
-	adoption                       adoption
-	lowats                         lowats
-	listeners                      listeners
-	walking                        walking
+	sockops, report, reset, errors, undone link.Link
+	spare                                  link.Link // nil as long as it is not needed
+	missed                                 uint64    // ends of connections missed before there was a spare
+	cgroupID                               uint64    // of the cgroup that sockops is attached to
+	adopted                                bool
+	attachedAt                             time.Time
+	ccs                                    ccTable
+	badSamples                             counter
+	adoption                               adoption
+	lowats                                 lowats
+	listeners                              listeners
+	walking                                walking
 
 	loading sync.Mutex // users' objects are loaded one at a time; lock it before mu
 	mu      sync.Mutex // do nothing slow under it: renewing the lease needs it
@@ -235,7 +235,7 @@ func (d *Datapath) Close() error {
 	if d.live != nil {
 		errs = append(errs, d.live.Close())
 	}
-	for _, l := range []link.Link{d.spare, d.errors, d.reset, d.report, d.sockops} {
+	for _, l := range []link.Link{d.spare, d.undone, d.errors, d.reset, d.report, d.sockops} {
 		if l != nil {
 			errs = append(errs, l.Close())
 		}

@@ -65,6 +65,7 @@ func decode(s *tcp.Sample, raw []byte, offset int64, ccs *ccTable) error {
 		Lost:          r.Lost,
 		RTOs:          r.Rtos,
 		DSACKs:        r.Dsacks,
+		Undone:        r.Undone,
 
 		MinRTT:       r.MinRttUs,
 		SRTT:         r.SrttUs,

@@ -34,7 +34,7 @@ func distinct() *abiConnSample {
 	r.Flags = 0xffff &^ uint16(tcp.FlagDefaultArm)
 	r.Cc = cc("reno")
 	r.CcState.Flags = 0xff
-	r.InitLost = 7 // the upper half of its four bytes
+	r.InitLost, r.Undone = 7, 9 // the upper halves of their four bytes
 	return r
 }
 
@@ -88,6 +88,8 @@ func takeByName(sample, record reflect.Value) {
 			to.SetInt(int64(micros(from.Uint())))
 		case to.CanUint():
 			to.SetUint(from.Uint())
+		case to.CanInt():
+			to.SetInt(from.Int())
 		}
 	}
 }

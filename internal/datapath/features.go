@@ -20,6 +20,7 @@ const (
 	featureSockops = "sock_ops: classify and set"
 	featureReport  = "tp_btf/tcp_destroy_sock: samples at the end of connections"
 	featureEnds    = "tp_btf/tcp_send_reset, tp_btf/inet_sk_error_report: resets and errors"
+	featureUndone  = "tp_btf/tcp_cong_state_set: spurious timeouts that the peer does not report"
 	featureLive    = "iter/tcp: samples of live connections"
 	featureOld     = "TCP_BPF_SOCK_OPS_CB_FLAGS: the peer option of listeners that are older than its rule"
 	featureSynAcks = "bpf_cast_to_kern_ctx: adapted timeouts of SYN-ACKs"
@@ -29,7 +30,7 @@ const (
 
 // Features lists which parts are active.
 func (d *Datapath) Features() []Feature {
-	out := []Feature{{featureSockops, nil}, {featureReport, d.reportErr}, {featureEnds, d.endsErr}, {featureLive, d.liveErr}, {featureLimits, d.limits.err}, {featureResume, d.resume.err}}
+	out := []Feature{{featureSockops, nil}, {featureReport, d.reportErr}, {featureEnds, d.endsErr}, {featureUndone, d.undoneErr}, {featureLive, d.liveErr}, {featureLimits, d.limits.err}, {featureResume, d.resume.err}}
 	if d.asksListeners() {
 		out = append(out, Feature{featureOld, d.oldListeners()})
 	}
@@ -54,7 +55,7 @@ func (d *Datapath) synAcks() error {
 // TryLoad loads every object without attaching it, to find out which ones this kernel
 // accepts, and unloads them.
 func TryLoad() []Feature {
-	out := []Feature{{Name: featureSockops}, {Name: featureReport}, {Name: featureEnds}, {Name: featureLive}, {Name: featureLimits}, {Name: featureResume}}
+	out := []Feature{{Name: featureSockops}, {Name: featureReport}, {Name: featureEnds}, {Name: featureUndone}, {Name: featureLive}, {Name: featureLimits}, {Name: featureResume}}
 	var objs sockopsObjects
 	r := newResume()
 	spec, err := sockopsSpec(r.name)
@@ -70,15 +71,16 @@ func TryLoad() []Feature {
 	defer objs.Close()
 	out[1].Err = tryTracepoint(objs.TcpilotReport)
 	out[2].Err = errors.Join(tryTracepoint(objs.TcpilotReset), tryTracepoint(objs.TcpilotError))
+	out[3].Err = tryTracepoint(objs.TcpilotUndone)
 	if it, err := newLiveIterator(&objs.sockopsMaps, 0); err != nil {
-		out[3].Err = err
+		out[4].Err = err
 	} else {
 		_ = it.Close()
 	}
 	var l limits
-	out[4].Err = l.load(&objs.sockopsMaps, 0)
+	out[5].Err = l.load(&objs.sockopsMaps, 0)
 	_ = l.close()
-	out[5].Err = r.register(&objs.sockopsMaps)
+	out[6].Err = r.register(&objs.sockopsMaps)
 	_ = r.close()
 	return out
 }

@@ -332,7 +332,7 @@ func TestRootFeaturesAndPrograms(t *testing.T) {
 	for _, p := range progs {
 		names = append(names, p.Name)
 	}
-	if want := "tcpilot_sockops tcpilot_report tcpilot_reset tcpilot_error"; !strings.HasPrefix(strings.Join(names, " "), want) {
+	if want := "tcpilot_sockops tcpilot_report tcpilot_reset tcpilot_error tcpilot_undone"; !strings.HasPrefix(strings.Join(names, " "), want) {
 		t.Errorf("programs are %q", names)
 	}
 	ours := r.ProgramIDs()

@@ -65,7 +65,7 @@ func TestRootAdaptedRTOMin(t *testing.T) {
 	r.checkRTOMin(t, "10 ms", c, 10_000)
 }
 
-// Connections without an adapted value, of the hold-out, without SACK, of MPTCP, or whose application or
+// Connections without an adapted value, of the hold-out, incoming ones without SACK, those of MPTCP, or whose application or
 // namespace chose a value, keep their RTO_MIN.
 func TestRootOtherRTOMinIsKept(t *testing.T) {
 	r := newRig(t)
@@ -84,15 +84,6 @@ func TestRootOtherRTOMinIsKept(t *testing.T) {
 		c, _ := r.pair(t, "127.0.0.1:0")
 		return c
 	}(), kernelRTOMin)
-	t.Run("without SACK", func(t *testing.T) {
-		testenv.Sysctl(t, r.ns, "net.ipv4.tcp_sack", "0")
-		c := plain(rtoMin(50_000))()
-		is := ofConn(c)
-		closeAll(t, c)
-		if got := micros32(r.find(t, "no SACK", is).RTOMin); got+1000 < kernelRTOMin {
-			t.Errorf("without SACK: RTO_MIN %d us", got)
-		}
-	})
 	t.Run("incoming without SACK", func(t *testing.T) {
 		near, far := testenv.Veth(t, r.ns, testenv.NetNS(t))
 		testenv.Sysctl(t, far.NS, "net.ipv4.tcp_sack", "0")
@@ -202,8 +193,14 @@ func TestRootRunningConnectionsFollowRTOMin(t *testing.T) {
 }
 
 // A connection that has measured its round trips keeps its RTO_MIN as long as they vary little: with a longer one, its timeout would
-// stay as it is, and not follow when they vary more.
+// stay as it is, and not follow when they vary more. For the same reason, it keeps it if the peer has no SACK, which is known only
+// after its first round trip.
 func TestRootTimeoutsFollowTheVariation(t *testing.T) {
+	t.Run("without SACK", func(t *testing.T) {
+		r := newRig(t)
+		testenv.Sysctl(t, r.ns, "net.ipv4.tcp_sack", "0")
+		followsTheVariation(t, r, func(*testing.T, *rig, net.Conn, net.Conn) {})
+	})
 	for name, then := range map[string]func(t *testing.T, r *rig, c, s net.Conn){
 		"released": func(t *testing.T, r *rig, _, _ net.Conn) { r.release(t, nothing) },
 		"raised": func(t *testing.T, r *rig, c, s net.Conn) {
@@ -218,12 +215,12 @@ func TestRootTimeoutsFollowTheVariation(t *testing.T) {
 			}
 		},
 	} {
-		t.Run(name, func(t *testing.T) { followsTheVariation(t, then) })
+		t.Run(name, func(t *testing.T) { followsTheVariation(t, newRig(t), then) })
 	}
 }
 
-func followsTheVariation(t *testing.T, then func(t *testing.T, r *rig, c, s net.Conn)) {
-	r := newRig(t)
+func followsTheVariation(t *testing.T, r *rig, then func(t *testing.T, r *rig, c, s net.Conn)) {
+	t.Helper()
 	r.policy(t, rtoMin(50_000))
 	c, s := r.pair(t, "127.0.0.1:0")
 	follow(t, c, s)

@@ -51,6 +51,7 @@ const (
 	sockopsProgTcpilotReset   = "tcpilot_reset"
 	sockopsProgTcpilotSockops = "tcpilot_sockops"
 	sockopsProgTcpilotSpare   = "tcpilot_spare"
+	sockopsProgTcpilotUndone  = "tcpilot_undone"
 	sockopsVarJiffyUs         = "jiffy_us"
 	sockopsVarOptions         = "options"
 	sockopsVarOptionsAfter    = "options_after"
@@ -107,6 +108,7 @@ type sockopsProgramSpecs struct {
 	TcpilotReset   *ebpf.ProgramSpec `ebpf:"tcpilot_reset"`
 	TcpilotSockops *ebpf.ProgramSpec `ebpf:"tcpilot_sockops"`
 	TcpilotSpare   *ebpf.ProgramSpec `ebpf:"tcpilot_spare"`
+	TcpilotUndone  *ebpf.ProgramSpec `ebpf:"tcpilot_undone"`
 }
 
 // sockopsMapSpecs contains maps before they are loaded into the kernel.
@@ -267,6 +269,7 @@ type sockopsPrograms struct {
 	TcpilotReset   *ebpf.Program `ebpf:"tcpilot_reset"`
 	TcpilotSockops *ebpf.Program `ebpf:"tcpilot_sockops"`
 	TcpilotSpare   *ebpf.Program `ebpf:"tcpilot_spare"`
+	TcpilotUndone  *ebpf.Program `ebpf:"tcpilot_undone"`
 }
 
 func (p *sockopsPrograms) Close() error {
@@ -276,6 +279,7 @@ func (p *sockopsPrograms) Close() error {
 		p.TcpilotReset,
 		p.TcpilotSockops,
 		p.TcpilotSpare,
+		p.TcpilotUndone,
 	)
 }
 

@@ -204,7 +204,7 @@ func (e *Engine) noteSample(n *node, s *tcp.Sample) {
 	n.metrics.Observe(s)
 	if rtoMin.Until != spurious && (n.adapts(tcp.RTOMin) || n.adapts(tcp.PeerOption)) {
 		e.barred[rtoMin.Barred]++
-		e.logBarred(n, tcp.RTOMin, estimate.RTOMins[rtoMin.Barred], "spurious retransmissions, which the peers reported (DSACK)", rtoMin.For)
+		e.logBarred(n, tcp.RTOMin, estimate.RTOMins[rtoMin.Barred], "spurious retransmissions", rtoMin.For)
 	}
 	if delack != nil && delack.Until != costly {
 		e.logBarred(n, tcp.DelackMax, estimate.DelackMaxes[delack.Barred], "more ACKs than with the kernel's value", delack.For)

@@ -46,7 +46,7 @@ func TestAdaptRTOMin(t *testing.T) {
 		}
 	}
 	p := w.path("198.51.100.0/24")
-	if len(p.Set) != 1 || p.Set[0].Field != "rto_min" || p.Set[0].Value != 50_000 || !strings.Contains(p.Set[0].Why, "0 arrived twice") {
+	if len(p.Set) != 1 || p.Set[0].Field != "rto_min" || p.Set[0].Value != 50_000 || !strings.Contains(p.Set[0].Why, "0 were spurious") {
 		t.Errorf("explained as %+v", p.Set)
 	}
 	if runRTOMin(w, 10, 1); rtoMinOf(w, "198.51.100.7") != 100 {
@@ -82,6 +82,24 @@ func TestAdaptRTOMin(t *testing.T) {
 	}
 	if runRTOMin(w, 600, 0); rtoMinOf(w, "198.51.100.7") != 50 {
 		t.Errorf("ten minutes later, RTO_MIN is %d ms, want 50", rtoMinOf(w, "198.51.100.7"))
+	}
+}
+
+// RTO_MIN goes up again also if the peer reports no spurious retransmissions, and the kernel finds them.
+func TestAdaptRTOMinToPeersWithoutDSACKs(t *testing.T) {
+	w := newWorld(t, nil, learnRule("all", adaptRTOMin))
+	runRTOMin(w, 60, 0)
+	if got := rtoMinOf(w, "198.51.100.7"); got != 50 {
+		t.Fatalf("RTO_MIN is %d ms", got)
+	}
+	w.run(10, ip("198.51.100.7"), goods{cubic: 100, bbr: 100, reno: 100}, func(s *tcp.Sample) {
+		s.MinRTT, s.SRTT, s.RTTVar, s.RTOMin, s.DataSegsOut, s.Undone = 1000, 1200, 100, 50*time.Millisecond, 100, 1
+	})
+	if got := rtoMinOf(w, "198.51.100.7"); got != 100 {
+		t.Errorf("RTO_MIN is %d ms", got)
+	}
+	if p := w.path("198.51.100.0/24"); p.RTOMinBarred == nil || p.RTOMinBarred.RTOMin != 50*time.Millisecond {
+		t.Errorf("%+v", p.RTOMinBarred)
 	}
 }
 

@@ -42,6 +42,26 @@ type runningConn struct {
 	sent, again    float64 // data packets
 }
 
+// StoredSwitching is what is kept of running across restarts: that the running connections of a path keep their arms.
+type StoredSwitching struct {
+	To                  tcp.CC `json:"to"` // the arm that did harm
+	StoredLeftToDefault        // when they keep theirs, and why
+}
+
+func (r *running) stored() *StoredSwitching {
+	if r == nil || r.stopped == (StoredLeftToDefault{}) {
+		return nil
+	}
+	return &StoredSwitching{r.to, r.stopped}
+}
+
+func (s *StoredSwitching) restored() *running {
+	if s == nil {
+		return nil
+	}
+	return &running{to: s.To, since: s.Since, latest: s.Since, stopped: s.StoredLeftToDefault}
+}
+
 // keepsArm reports whether a connection keeps its arm: keeps_arm in bpf/sockops/switch.bpf.h.
 func keepsArm(cookie uint64) bool { return cookie*0x9e3779b97f4a7c15>>60 == 0 }
 
@@ -130,6 +150,7 @@ func (e *Engine) stopSwitching(n *node, g learn.Gain, now int64) {
 	e.retirements[guard.SwitchedWorse]++
 	e.log.Warn("running connections keep their arms", "cc", n.running.to, "rule", n.rule.rule.Name, "path", n.key.path().Prefix,
 		"reason", guard.SwitchedWorse, "why", why, "for", time.Duration(length))
+	e.saves.add(n)
 	e.queue.markUrgent(n)
 }
 

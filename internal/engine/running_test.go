@@ -142,6 +142,29 @@ func TestSwitchesThatDoHarmStop(t *testing.T) {
 	if n := strings.Count(log.String(), "running connections keep their arms"); n != 1 {
 		t.Errorf("%d lines in the log: %s", n, log.String())
 	}
+	changed, _, _ := w.e.Unsaved(100)
+	next := newWorld(t, nil)
+	next.e.SetOffered(offer(cubic, bbr), cubic)
+	restore := func(keep func(StoredPath) bool) error {
+		for _, m := range changed {
+			keep(m)
+		}
+		return nil
+	}
+	if err := next.e.Start([]policy.Rule{*w.e.rules.states[0].rule}, policy.Resolver{}, restore, w.now); err != nil {
+		t.Fatal(err)
+	}
+	next.now = w.now
+	next.run(1, ip("10.0.0.1"), goods{cubic: 4, bbr: 100})
+	if s := next.path("10.0.0.0/24").Switched; s == nil || s.Stopped == nil || *s.Stopped != *got.Stopped || s.To != bbr || next.switches() {
+		t.Errorf("after a restart: %+v, switches %v", s, next.switches())
+	}
+	for end := got.Stopped.Until.UnixNano() + 20*second; next.now < end && !next.switches(); {
+		next.run(10, ip("10.0.0.1"), goods{cubic: 4, bbr: 100})
+	}
+	if !next.switches() {
+		t.Error("not switched again after a restart")
+	}
 	first := got.Stopped.Until.Sub(got.Stopped.Since)
 	until := got.Stopped.Until.UnixNano()
 	for w.now < until+20*second && !w.switches() {

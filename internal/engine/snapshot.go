@@ -174,8 +174,8 @@ type PathMetrics struct {
 	// RTOMin is what new connections get if the rule adapts it: the kernel's value or an adapted
 	// one; 0: it does not.
 	RTOMin time.Duration `json:"rto_min_ns,omitempty"`
-	// RTOMinBarred is set while a value of RTO_MIN is not used on the path, because peers reported
-	// spurious retransmissions with it.
+	// RTOMinBarred is set while a value of RTO_MIN is not used on the path, because it caused
+	// spurious retransmissions.
 	RTOMinBarred *BarredRTOMin `json:"rto_min_barred,omitempty"`
 	// Peer is what hosts of the path told in the peer option, if the rule has it.
 	Peer    *PeerTold `json:"peer,omitempty"`

@@ -34,8 +34,9 @@ type StoredPath struct {
 	SliceTest     *learn.SliceTest     `json:"slice_test,omitempty"`
 	Failures      *learn.Failures      `json:"failures,omitempty"`
 	LeftToDefault *StoredLeftToDefault `json:"left_to_default,omitempty"`
+	Switching     *StoredSwitching     `json:"switching,omitempty"`
 	Retired       guard.Retirements    `json:"retired,omitempty"`
-	// Default and Treatment are what Compared, SliceTest, Failures and LeftToDefault are about: the default, and
+	// Default and Treatment are what Compared, SliceTest, Failures, LeftToDefault and Switching are about: the default, and
 	// what the rule gave (policy.Rule.Treatment; of a rule as a whole, its Fingerprint and rollout).
 	Default   tcp.CC `json:"default,omitzero"`
 	Treatment string `json:"treatment,omitempty"`
@@ -55,7 +56,7 @@ func (e *Engine) stored(n *node) StoredPath {
 	m := StoredPath{
 		PathID: n.place(), Learner: e.opt.Learner.Name(),
 		Belief: n.belief.Clone(), Samples: n.samples, LastUsed: n.lastUsed, ECN: n.ecn, Host: n.host, Hosts: n.hosts,
-		LeftToDefault: n.left, Retired: slices.Clone(n.retired), Metrics: n.metrics.Clone(),
+		LeftToDefault: n.left, Switching: n.running.stored(), Retired: slices.Clone(n.retired), Metrics: n.metrics.Clone(),
 	}
 	if n.compared != nil {
 		compared := *n.compared
@@ -149,7 +150,7 @@ func (e *Engine) restore(m StoredPath) bool {
 // restoreComparisons restores the stored comparisons of n, if there are any, and if they are with
 // the present default and about what the rule gives now. It reports whether it did.
 func (e *Engine) restoreComparisons(n *node, m *StoredPath) bool {
-	c := comparisons{compared: m.Compared, slices: m.SliceTest, failures: m.Failures, left: m.LeftToDefault}
+	c := comparisons{compared: m.Compared, slices: m.SliceTest, failures: m.Failures, left: m.LeftToDefault, running: m.Switching.restored()}
 	if c == (comparisons{}) || m.Default != e.baseline.now || m.Treatment != e.subject(n) {
 		return false
 	}

@@ -39,9 +39,9 @@ const (
 
 // Spurious counts the spurious retransmissions of connections, discounted by packets and time.
 type Spurious struct {
-	Sent   float32 `json:"sent_packets"`  // data packets
-	DSACKs float32 `json:"dsack_packets"` // those that the peer reported as received twice
-	Since  int64   `json:"since_ns"`      // Unix nanoseconds of the first sample; 0: none
+	Sent  float32 `json:"sent_packets"`     // data packets
+	Again float32 `json:"spurious_packets"` // those of them that were spurious retransmissions (tcp.Sample.Spurious)
+	Since int64   `json:"since_ns"`         // Unix nanoseconds of the first sample; 0: none
 }
 
 // RTOMin is what spurious retransmissions show of the values of RTO_MIN on a path. The zero
@@ -67,7 +67,7 @@ func (r *RTOMin) observe(s *tcp.Sample) {
 		k := keep(time.Duration(at-r.At), spuriousHalfLife)
 		for j := range r.Counts {
 			r.Counts[j].Sent *= k
-			r.Counts[j].DSACKs *= k
+			r.Counts[j].Again *= k
 		}
 	}
 	r.At = at
@@ -77,12 +77,12 @@ func (r *RTOMin) observe(s *tcp.Sample) {
 	}
 	sent := min(float32(s.DataSegsOut), spuriousSample)
 	c.Sent += sent
-	c.DSACKs += sent * float32(min(s.DSACKs, s.DataSegsOut)) / float32(s.DataSegsOut)
+	c.Again += sent * float32(min(s.Spurious(), s.DataSegsOut)) / float32(s.DataSegsOut)
 	if c.Sent > spuriousMemory {
-		c.DSACKs *= spuriousMemory / c.Sent
+		c.Again *= spuriousMemory / c.Sent
 		c.Sent = spuriousMemory
 	}
-	if i > 0 && c.DSACKs > spuriousMost*(c.Sent+spuriousPrior) {
+	if i > 0 && c.Again > spuriousMost*(c.Sent+spuriousPrior) {
 		r.bar(i, at)
 		clear(r.Counts[i:]) // they are counted from 0 when the values are used again
 	}
@@ -114,7 +114,7 @@ func (r *RTOMin) Allows(i, was int, now int64, why *Why) bool {
 	}
 	if r.IsBarred(i, now) {
 		why.Is(func() string {
-			return r.whyBarred(RTOMins[r.Barred], now, "spurious retransmissions, which the peers reported (DSACK)")
+			return r.whyBarred(RTOMins[r.Barred], now, "spurious retransmissions")
 		})
 		return false
 	}
@@ -124,7 +124,7 @@ func (r *RTOMin) Allows(i, was int, now int64, why *Why) bool {
 // safe reports whether a value causes few spurious retransmissions, with confidence.
 func (r *RTOMin) safe(i int, why *Why) bool {
 	c := &r.Counts[i]
-	if c.DSACKs+spuriousProof <= spuriousMost*c.Sent && r.At-c.Since >= int64(spuriousTime) {
+	if c.Again+spuriousProof <= spuriousMost*c.Sent && r.At-c.Since >= int64(spuriousTime) {
 		return true
 	}
 	why.Is(func() string {
@@ -132,8 +132,8 @@ func (r *RTOMin) safe(i int, why *Why) bool {
 		if c.Since != 0 {
 			took = max(0, until(r.At, c.Since))
 		}
-		return fmt.Sprintf("%.0f packets were sent with %s in %s, and %.0f of them arrived twice: the next shorter value needs %.0f packets in at least %s",
-			c.Sent, millis(RTOMins[i]), took, c.DSACKs, (c.DSACKs+spuriousProof)/spuriousMost, spuriousTime)
+		return fmt.Sprintf("%.0f packets were sent with %s in %s, %.0f of them as spurious retransmissions: the next shorter value needs %.0f packets in at least %s",
+			c.Sent, millis(RTOMins[i]), took, c.Again, (c.Again+spuriousProof)/spuriousMost, spuriousTime)
 	})
 	return false
 }

@@ -123,6 +123,31 @@ func TestRTOMinIsBarred(t *testing.T) {
 	}
 }
 
+// Spurious retransmissions count in the same way if the kernel found them, and once if the peer reports them after a sample.
+func TestRTOMinCountsUndoneTimeouts(t *testing.T) {
+	undone := func(at int64, dsacks uint32, undone int16) *tcp.Sample {
+		s := sender(at, 50, dsacks)
+		s.Undone = undone
+		return s
+	}
+	var r RTOMin
+	at := t0
+	for range 3 {
+		at += int64(time.Second)
+		r.observe(undone(at, 0, 1))
+	}
+	if r.Until == 0 || r.Allows(at50, at50, at, nil) {
+		t.Errorf("three without reports: %+v", r)
+	}
+	r = RTOMin{}
+	r.observe(undone(t0, 0, 1))
+	r.observe(undone(t0+1, 1, -1))
+	r.observe(undone(t0+2, 0, -1))
+	if c := r.Counts[at50]; r.Until != 0 || c.Sent != 300 || c.Again != 1 {
+		t.Errorf("one that is reported later: %+v", r)
+	}
+}
+
 func TestRTOMinIsBarredForADayAtMost(t *testing.T) {
 	var r RTOMin
 	for at := t0; at < t0+int64(30*24*time.Hour); at = r.Until + 1 {

@@ -11,7 +11,7 @@ import (
 // RTO_MIN is what the kernel adds to the smoothed round-trip time before it retransmits, if four
 // times the variation is less. It has to exceed what the round-trip time of the path may rise by
 // all at once, and the time by which peers delay their ACKs: 40 ms (TCP_DELACK_MIN of Linux), and
-// up to 200 ms on other systems. If it is too short, peers report packets that they got twice:
+// up to 200 ms on other systems. If it is too short, packets are retransmitted that were only late:
 // estimate.RTOMin counts them.
 
 const (
@@ -58,7 +58,7 @@ func rttRise(m *estimate.Path) time.Duration {
 
 func whyRTOMin(a Adapted, m *estimate.Path) string {
 	c := m.RTOMin.Counts[max(0, slices.Index(estimate.RTOMins[:], a.RTOMin))]
-	return fmt.Sprintf("%s; times 1.5 to 2, rounded up to the next allowed value; of %.0f packets sent with it, %.0f arrived twice", whyRTTRise(m), c.Sent, c.DSACKs)
+	return fmt.Sprintf("%s; times 1.5 to 2, rounded up to the next allowed value; of %.0f packets sent with it, %.0f were spurious retransmissions", whyRTTRise(m), c.Sent, c.Again)
 }
 
 func whyRTTRise(m *estimate.Path) string {

@@ -16,7 +16,7 @@ func steady(srtt, rttvar float32, safe int) *estimate.Path {
 	m.MinRTT = estimate.Window{Half: 1000, Began: adaptNow - int64(time.Minute)}
 	m.RTOMin.At = adaptNow
 	for i := range safe {
-		m.RTOMin.Counts[i] = estimate.Spurious{Sent: 5000, DSACKs: 1, Since: adaptNow - int64(time.Minute)}
+		m.RTOMin.Counts[i] = estimate.Spurious{Sent: 5000, Again: 1, Since: adaptNow - int64(time.Minute)}
 	}
 	return m
 }
@@ -86,7 +86,7 @@ func TestRTOMinSafer(t *testing.T) {
 
 func TestWhyRTOMin(t *testing.T) {
 	got := whyAdapted(tcp.RTOMin, Adapted{RTOMin: 50}, steady(1.2, 0.1, 3))
-	for _, want := range []string{"1.2ms", "600µs", "5000", " 1 arrived twice"} {
+	for _, want := range []string{"1.2ms", "600µs", "5000", " 1 were spurious"} {
 		if !strings.Contains(got, want) {
 			t.Errorf("%q has no %q", got, want)
 		}

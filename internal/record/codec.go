@@ -43,8 +43,9 @@ const (
 	offDuration   = 176 // 5 x i64
 	offBytes      = 216 // 3 x u64
 	offRate       = 240 // u64
-	offCCState    = 248 // u64, 5 x u32, u8 mode, u8 flags, 2 zero bytes
+	offCCState    = 248 // u64, 5 x u32, u8 mode, u8 flags
 
+	offUndone   = 278 // i16
 	offFlows    = 280 // u32
 	offInitCwnd = 284 // 2 x u16
 	offDSACKs   = 288 // u32
@@ -63,7 +64,6 @@ var (
 	le         = binary.LittleEndian
 
 	errChecksum = errors.New("checksum does not match: the record is damaged")
-	errZero     = errors.New("reserved bytes are not zero")
 )
 
 // encode writes s to b. A zone of an address is not kept: no sample has one.
@@ -98,12 +98,13 @@ func encode(b *[Size]byte, s *tcp.Sample) {
 	le.PutUint64(b[offBytes+8:], s.BytesReceived)
 	le.PutUint64(b[offBytes+16:], s.BytesRetrans)
 	le.PutUint64(b[offRate:], s.DeliveryRate)
-	encodeCCState((*[32]byte)(b[offCCState:]), &s.CCState)
+	encodeCCState((*[30]byte)(b[offCCState:]), &s.CCState)
 	le.PutUint32(b[offFlows:], s.Flows)
 	le.PutUint16(b[offInitCwnd:], s.InitCwnd)
 	le.PutUint16(b[offInitCwnd+2:], s.InitLost)
 	le.PutUint16(b[offResume:], s.ResumeCwnd)
 	le.PutUint32(b[offDSACKs:], s.DSACKs)
+	le.PutUint16(b[offUndone:], uint16(s.Undone))
 	le.PutUint64(b[offRTOMin:], uint64(s.RTOMin))
 	le.PutUint64(b[offPacing:], s.MaxPacingRate)
 	le.PutUint32(b[offLossRTT:], s.LossRTT)
@@ -114,11 +115,11 @@ func encode(b *[Size]byte, s *tcp.Sample) {
 	le.PutUint32(b[Size-crc:], sum(b[:]))
 }
 
-func encodeCCState(b *[32]byte, c *tcp.CCState) {
+func encodeCCState(b *[30]byte, c *tcp.CCState) {
 	le.PutUint64(b[0:], c.BW)
 	put32(b[8:], c.MinRTT, c.InflightHi, c.InflightLo, c.Alpha)
 	le.PutUint32(b[24:], c.WMax)
-	b[28], b[29], b[30], b[31] = c.Mode, byte(c.Flags), 0, 0
+	b[28], b[29] = c.Mode, byte(c.Flags)
 }
 
 func sum(b []byte) uint32 { return crc32.Checksum(b[:len(b)-crc], castagnoli) }
@@ -143,9 +144,7 @@ func decode(s *tcp.Sample, b []byte) error {
 		return fmt.Errorf("a sample that stands for %d others: out of range", others)
 	}
 	s.StandsFor = others + 1
-	if err := decodeCCState(&s.CCState, (*[32]byte)(b[offCCState:])); err != nil {
-		return err
-	}
+	decodeCCState(&s.CCState, (*[30]byte)(b[offCCState:]))
 	s.Local = netip.AddrPortFrom(local, le.Uint16(b[offLocalPort:]))
 	s.Remote = netip.AddrPortFrom(remote, le.Uint16(b[offRemotePort:]))
 	s.Flags = tcp.Flags(le.Uint16(b[offFlags:]))
@@ -161,15 +160,11 @@ func decode(s *tcp.Sample, b []byte) error {
 	return nil
 }
 
-func decodeCCState(c *tcp.CCState, b *[32]byte) error {
-	if le.Uint16(b[30:]) != 0 {
-		return errZero
-	}
+func decodeCCState(c *tcp.CCState, b *[30]byte) {
 	*c = tcp.CCState{
 		BW: le.Uint64(b[0:]), MinRTT: le.Uint32(b[8:]), InflightHi: le.Uint32(b[12:]), InflightLo: le.Uint32(b[16:]),
 		Alpha: le.Uint32(b[20:]), WMax: le.Uint32(b[24:]), Mode: b[28], Flags: tcp.CCFlags(b[29]),
 	}
-	return nil
 }
 
 func decodeCounters(s *tcp.Sample, b []byte) {
@@ -201,6 +196,7 @@ func decodeCounters(s *tcp.Sample, b []byte) {
 	s.InitLost = le.Uint16(b[offInitCwnd+2:])
 	s.ResumeCwnd = le.Uint16(b[offResume:])
 	s.DSACKs = le.Uint32(b[offDSACKs:])
+	s.Undone = int16(le.Uint16(b[offUndone:]))
 	s.RTOMin = time.Duration(le.Uint64(b[offRTOMin:]))
 	s.MaxPacingRate = le.Uint64(b[offPacing:])
 	s.LossRTT = le.Uint32(b[offLossRTT:])

@@ -137,6 +137,7 @@ type Sample struct {
 	Lost          uint32 `json:"lost,omitempty" unit:"packets" doc:"that the sender marked as lost (tp->lost)"`
 	RTOs          uint32 `json:"rtos,omitempty" doc:"retransmission timeouts"`
 	DSACKs        uint32 `json:"dsacks,omitempty" unit:"segments" doc:"that the peer reported as received twice (RFC 2883): spurious retransmissions, or duplicates that the network made"`
+	Undone        int16  `json:"undone,omitempty" unit:"segments" doc:"retransmitted after timeouts that proved spurious (RFC 3522, RFC 5682), and not in dsacks; less those in dsacks that earlier samples had here: it may be negative"`
 
 	MinRTT       uint32        `json:"min_rtt_us,omitempty" unit:"us" doc:"the kernel's least round-trip time; absent: unknown"`
 	SRTT         uint32        `json:"srtt_us,omitempty" unit:"us" doc:"its smoothed round-trip time; absent: unknown"`
@@ -168,6 +169,11 @@ func (s *Sample) Has(f Flags) bool { return s.Flags&f == f }
 
 // Whole reports whether the sample covers a connection from its beginning to its end.
 func (s *Sample) Whole() bool { return s.Kind == KindClose && !s.Has(FlagLater) }
+
+// Spurious is the number of spurious retransmissions in segments: those that the peer reported, and those that the kernel found by itself.
+func (s *Sample) Spurious() uint32 {
+	return uint32(max(0, int64(s.DSACKs)+int64(s.Undone)))
+}
 
 // SendLimited is the time in which the path limited what was sent: not the application, the
 // peer's window, or the send buffer.
