@@ -29,8 +29,12 @@ const (
 	// Connections fill the path if the smoothed round-trip time is at least filledRTT times the
 	// least one, filledEnds times while no window is in use, so that a window does not come
 	// and go; or if the share of lost packets is at least filledLoss.
-	filledRTT, filledEnds = 1.25, 1.15
+	filledRTT, filledEnds = 1.35, 1.15
 	filledLoss            = 0.002
+	// freeRTT is the ratio up to which the path has room for all that it has shown to hold; less and less up to filledRTT.
+	freeRTT = 1.05
+	// A ratio that changes by stretchSlack alone does not replace the window in use.
+	stretchSlack = 0.08
 
 	// A window that is up to windowRise times the one in use, and not below windowFall times,
 	// does not replace it, so that policies are not written at every sample.
@@ -68,17 +72,26 @@ func window(m *estimate.Path, was uint32, now int64, why *estimate.Why) uint32 {
 	if shortPath(m, why) || filled(m, was, why) || !holdsKnown(m, now, why) {
 		return 0
 	}
-	w := float64(m.Carried.Greatest())
+	held := float64(m.Carried.Greatest())
+	w := held * room(stretch(m))
 	switch {
 	case w <= kernelWindow || was == 0 && w < smallWindow:
 		why.Is(func() string {
-			return fmt.Sprintf("connections had at most %.0f packets in flight together without a loss: a window is raised from %d on", w, smallWindow)
+			return fmt.Sprintf("connections had at most %.0f packets in flight together without a loss, and srtt is %.2f times the least round-trip time, which leaves %.0f: a window is raised from %d on",
+				held, stretch(m), w, smallWindow)
 		})
 		return 0
-	case keeps(float64(was), w):
+	case keeps(float64(was), held*room(stretch(m)+stretchSlack), held*room(stretch(m)-stretchSlack)):
 		return was
 	}
 	return uint32(w)
+}
+
+// room is the share of what a path has shown to hold that new connections get. While others build a queue, it falls step by step
+// and not at once: if all windows went back to the kernel's, the queue would go, the windows would come back, and connections would
+// meet the queue again while they are in slow start.
+func room(stretch float64) float64 {
+	return min(1, max(0, (filledRTT-stretch)/(filledRTT-freeRTT)))
 }
 
 // holdsKnown reports whether the path has shown lately how many packets it holds.
@@ -92,8 +105,8 @@ func holdsKnown(m *estimate.Path, now int64, why *estimate.Why) bool {
 	return isRecent("the latest number of packets that the path held", m.CarriedAt, now, windowAge, why)
 }
 
-// keeps reports whether a window in use is so close to the computed one that it stays.
-func keeps(was, w float64) bool { return w >= windowFall*was && w <= windowRise*was }
+// keeps reports whether a window in use is so close to the computed one, which is between two values, that it stays.
+func keeps(was, least, most float64) bool { return most >= windowFall*was && least <= windowRise*was }
 
 // shortPath reports whether the round trips of a path are too short for adapted windows.
 func shortPath(m *estimate.Path, why *estimate.Why) bool {
@@ -160,6 +173,6 @@ func WindowRenewed(written, present int64) bool { return present-written > int64
 
 // whyWindow explains the adapted initial window, or the window after the first round trip.
 func whyWindow(f tcp.Field, a Adapted, m *estimate.Path) string {
-	return fmt.Sprintf("%d packets, which connections had in flight together without a loss, are shared by the path's connections, at most %d for each; srtt is %.2f times the least round-trip time",
-		a.Window, a.Value(f), stretch(m))
+	return fmt.Sprintf("%d packets are shared by the path's connections, at most %d for each: connections had %d in flight together without a loss; srtt is %.2f times the least round-trip time",
+		a.Window, a.Value(f), m.Carried.Greatest(), stretch(m))
 }

@@ -1,7 +1,6 @@
 package policy
 
 import (
-	"strings"
 	"testing"
 	"time"
 
@@ -41,10 +40,13 @@ func TestAdaptInitialWindow(t *testing.T) {
 		{"a little more, in use", holds(13), nil, Adapted{InitCwnd: 15, Window: 15}, Adapted{InitCwnd: 15, Window: 15}},
 		{"nothing shown", measured(60, 5), nil, Adapted{}, Adapted{}},
 		{"it loses packets", with(holds(400), func(m *estimate.Path) { m.Sent, m.Lost = 10_000, 100 }), nil, Adapted{InitCwnd: 64, Window: 400}, Adapted{}},
-		{"a queue", srtt(1.3), nil, Adapted{InitCwnd: 64, Window: 400}, Adapted{}},
-		{"a small queue", srtt(1.2), nil, Adapted{InitCwnd: 64, Window: 400}, Adapted{InitCwnd: 64, Window: 400}},
+		{"a queue", srtt(1.4), nil, Adapted{InitCwnd: 64, Window: 400}, Adapted{}},
+		{"a shorter queue", srtt(1.32), nil, Adapted{InitCwnd: 64, Window: 400}, Adapted{InitCwnd: 40, Window: 40}},
+		{"a small queue", srtt(1.2), nil, Adapted{InitCwnd: 64, Window: 400}, Adapted{InitCwnd: 64, Window: 199}},
 		{"a small queue, after a larger one", srtt(1.2), nil, Adapted{}, Adapted{}},
-		{"a very small queue", srtt(1.1), nil, Adapted{}, Adapted{InitCwnd: 64, Window: 400}},
+		{"a very small queue", srtt(1.1), nil, Adapted{}, Adapted{InitCwnd: 64, Window: 333}},
+		{"a very small queue, in use", srtt(1.1), nil, Adapted{InitCwnd: 64, Window: 400}, Adapted{InitCwnd: 64, Window: 400}},
+		{"no queue", srtt(1.04), nil, Adapted{}, Adapted{InitCwnd: 64, Window: 400}},
 		{"a data centre", with(holds(400), func(m *estimate.Path) { m.MinRTT.Min(adaptNow, 200, time.Minute) }), nil, Adapted{}, Adapted{}},
 		{"a minute ago", with(holds(400), func(m *estimate.Path) { m.CarriedAt = adaptNow - int64(windowAge) - 1 }), nil, Adapted{InitCwnd: 64, Window: 400}, Adapted{}},
 		{"the clock was set back", with(holds(400), func(m *estimate.Path) { m.CarriedAt = adaptNow + int64(time.Hour) }), nil, Adapted{}, Adapted{}},
@@ -115,8 +117,9 @@ func TestAdaptResumeWindow(t *testing.T) {
 
 func TestWhyWindow(t *testing.T) {
 	a := Adapted{InitCwnd: 64, Window: 400}
-	if got := whyAdapted(tcp.InitCwnd, a, holds(400)); !strings.HasPrefix(got, "400 packets, which connections had in flight together without a loss,") || !strings.Contains(got, "at most 64 for each; srtt is 1.00 times") {
-		t.Error(got)
+	want := "400 packets are shared by the path's connections, at most 64 for each: connections had 590 in flight together without a loss; srtt is 1.00 times the least round-trip time"
+	if got := whyAdapted(tcp.InitCwnd, a, holds(590)); got != want {
+		t.Errorf("%s\nwant %s", got, want)
 	}
 }
 

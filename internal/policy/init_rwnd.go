@@ -44,7 +44,7 @@ func receiveWindow(m *estimate.Path, was, most uint16, why *estimate.Why) uint16
 			return fmt.Sprintf("%s: that is %.0f packets, and a window is raised from %.0f on (the kernel announces %d at first)", whyReceiveWindow(m), w, windowRise*usualReceive, usualReceive)
 		})
 		return 0
-	case keeps(float64(was), w) && w != float64(most):
+	case keeps(float64(was), w, w) && w != float64(most):
 		return was
 	}
 	return uint16(w)

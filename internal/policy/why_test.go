@@ -42,12 +42,12 @@ func TestWhyKernel(t *testing.T) {
 		{tcp.InitCwnd, changed(holds(400), func(m *estimate.Path) { m.RTTAt = adaptNow - 12*minute }), Adapted{}, Rule{}, "the latest round-trip time is 12m0s old: it is used for 10m0s"},
 		{tcp.InitCwnd, changed(holds(400), func(m *estimate.Path) { m.RTTAt = adaptNow + hour }), Adapted{}, Rule{}, "the clock was set back"},
 		{tcp.InitCwnd, changed(holds(400), func(m *estimate.Path) { m.SRTT = 60_000 }), Adapted{}, Rule{}, "srtt 60ms is 1.20 times the least round-trip time, 50ms (a window needs less than 1.15 times)"},
-		{tcp.InitCwnd, changed(holds(400), func(m *estimate.Path) { m.SRTT = 65_000 }), Adapted{InitCwnd: 64, Window: 400}, Rule{}, "1.30 times the least round-trip time, 50ms (a window needs less than 1.25 times)"},
+		{tcp.InitCwnd, changed(holds(400), func(m *estimate.Path) { m.SRTT = 70_000 }), Adapted{InitCwnd: 64, Window: 400}, Rule{}, "1.40 times the least round-trip time, 50ms (a window needs less than 1.35 times)"},
 		{tcp.InitCwnd, changed(holds(400), func(m *estimate.Path) { m.Sent, m.Lost = 10_000, 35 }), Adapted{}, Rule{}, "0.35% of the recent packets were lost (a window needs less than 0.2%)"},
 		{tcp.InitCwnd, changed(holds(400), func(m *estimate.Path) { m.MinRTT.Half = 400 }), Adapted{}, Rule{}, "the least round-trip time is 400µs: windows are raised from 1ms on"},
 		{tcp.InitCwnd, changed(holds(400), func(m *estimate.Path) { m.CarriedAt = adaptNow - 80e9 }), Adapted{InitCwnd: 64, Window: 400}, Rule{}, "the latest number of packets that the path held is 1m20s old: it is used for 1m0s"},
 		{tcp.InitCwnd, changed(holds(400), func(m *estimate.Path) { m.CarriedAt = 0 }), Adapted{}, Rule{}, "no connection had more than 10 packets in flight without a loss yet"},
-		{tcp.InitCwnd, holds(13), Adapted{}, Rule{}, "at most 13 packets in flight together without a loss: a window is raised from 15 on"},
+		{tcp.InitCwnd, holds(13), Adapted{}, Rule{}, "at most 13 packets in flight together without a loss, and srtt is 1.00 times the least round-trip time, which leaves 13: a window is raised from 15 on"},
 		{tcp.InitCwnd, holds(400), Adapted{}, Rule{Bounds: params(tcp.InitCwnd, 8)}, "the rule's bound, 8 packets, is not more than the kernel's window"},
 
 		{tcp.InitRwnd, measured(60, 5), Adapted{}, Rule{}, "the least round-trip time is not known"},
@@ -138,7 +138,7 @@ func TestWhyFirstWindows(t *testing.T) {
 	x.add(64, 700, 30)
 	in := &Input{Rule: &Rule{Learn: &Learn{}, Adapt: []tcp.Field{tcp.InitCwnd}}, Metrics: holds(400), First: &x.f, Now: x.now + 40e9}
 	a := in.Rule.Adapted(in.Metrics, in.First, Adapted{}, in.Now)
-	if got, want := in.WhyAdapted(tcp.InitCwnd, a), "at most 32 for each; srtt is 1.00 times the least round-trip time; raised windows were halved 40s ago, because 46.9% of their packets were lost: they are bounded by 32 packets now"; !strings.Contains(got, want) {
+	if got, want := in.WhyAdapted(tcp.InitCwnd, a), "at most 32 for each: connections had 400 in flight together without a loss; srtt is 1.00 times the least round-trip time; raised windows were halved 40s ago, because 46.9% of their packets were lost: they are bounded by 32 packets now"; !strings.Contains(got, want) {
 		t.Errorf("%q has no %q", got, want)
 	}
 	in.Metrics.Sent, in.Metrics.Lost = 10_000, 35
