@@ -381,7 +381,7 @@ struct conn_sample {
 	__u32 peer_delack_us;	/* track.peer_delack_max_ms */
 	__u64 peer_receive;	/* bytes, a power of two: track.peer_receive_log2; 0: unknown */
 	__u16 resume_cwnd;	/* track.resume_cwnd, in the first sample of a connection */
-	__s16 undone;		/* retransmissions that proved spurious and that dsacks does not have; less those that it has, and earlier samples had */
+	__s16 undone;		/* change in the number of retransmissions that the kernel found spurious and the peer has not reported */
 	__u8 pad[4];
 };
 

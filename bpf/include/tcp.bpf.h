@@ -61,6 +61,7 @@ struct netns_ipv4 {
 	const struct tcp_congestion_ops *tcp_congestion_control;
 	__u8 sysctl_tcp_syn_retries;
 	__u8 sysctl_tcp_synack_retries;
+	__u8 sysctl_tcp_no_ssthresh_metrics_save;
 	__u8 sysctl_tcp_moderate_rcvbuf;
 	int sysctl_tcp_wmem[3];
 	int sysctl_tcp_rmem[3];

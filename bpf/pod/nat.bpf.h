@@ -113,7 +113,7 @@ static __always_inline bool is_translated(struct __sk_buff *skb, struct packet *
 	return translated;
 }
 
-/* Makes connection tracking forget a TCP connection that it does not see any more. The entry has the windows of before: if
+/* Makes connection tracking forget a TCP connection of which this direction is routed. The entry has the windows of before: if
  * packets took the stack again, they would be invalid, and kube-proxy (iptables) drops these. Without an entry, the next packet that
  * the stack gets makes a new one (nf_conntrack_tcp_loose). */
 static __always_inline void untrack(struct __sk_buff *skb, const struct packet *p)

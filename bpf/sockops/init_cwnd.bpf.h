@@ -28,10 +28,10 @@ static __always_inline void turn_pacing_on(struct bpf_sock_ops *skops, struct tc
 
 /* Takes packets from the path's token bucket, which bounds the initial windows of all its connections
  * together: it holds the path's window, and fills within a round trip. Returns how many packets were
- * taken, at most `want`. 0: the bucket has no more than the kernel's initial window, or another CPU
- * changed it meanwhile; then the connection begins with the kernel's window. */
+ * taken, at most `want` and more than `least`. 0: the bucket has no more than that, or another CPU
+ * changed it meanwhile; then the connection keeps the kernel's window. */
 static __always_inline __u32 take_packets(struct flow_count *n, const struct path_policy *p,
-					  __u64 now, __u32 srtt_us, __u32 want)
+					  __u64 now, __u32 srtt_us, __u32 least, __u32 want)
 {
 	__u64 *both = (__u64 *)&n->given_us, was = *both, is;
 	/* The clock wraps after 71 minutes; a path that was idle for so long may be taken for one that was
@@ -55,7 +55,7 @@ static __always_inline __u32 take_packets(struct flow_count *n, const struct pat
 		return 0;
 	if (want > p->window - given)
 		want = p->window - given;
-	if (want <= TCP_INIT_CWND)
+	if (want <= least)
 		return 0;
 	is = (__u64)(given + want) << 32 | since;
 	return __sync_bool_compare_and_swap(both, was, is) ? want : 0;
@@ -100,8 +100,8 @@ __noinline int raise_init_cwnd(struct bpf_sock_ops *skops, const struct path_pol
 	want = window_share(p, flow, most_window(tp, p, FIELD_INIT_CWND));
 	if (!n || want <= TCP_INIT_CWND)
 		return 0;
-	want = take_packets(n, p, now, tp->srtt_us >> 3, want);
-	if (want <= TCP_INIT_CWND)
+	want = take_packets(n, p, now, tp->srtt_us >> 3, TCP_INIT_CWND, want);
+	if (!want)
 		return 0;
 	if (bpf_setsockopt(skops, SOL_TCP, TCP_BPF_IW, &want, sizeof(want))) {
 		count_failure(FIELD_INIT_CWND);

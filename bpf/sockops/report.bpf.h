@@ -58,10 +58,11 @@ static __always_inline bool is_unvalidated(const struct track *t)
 	return t->resume_phase == RESUME_UNVALIDATED || t->resume_phase == RESUME_VALIDATING;
 }
 
-/* The slow start threshold is that of the jump, and not one that the path has shown. */
-static __always_inline bool holds_window(struct tcp_sock *tp, const struct track *t)
+/* The slow start threshold is that of the jump, and not one that the path has shown. After a loss that was none, the kernel
+ * restores it. */
+static __always_inline bool is_capped(struct tcp_sock *tp, const struct track *t)
 {
-	return is_unvalidated(t) && tp->snd_ssthresh == t->resume_cwnd;
+	return t->resume_phase >= RESUME_UNVALIDATED && tp->snd_ssthresh == t->resume_cwnd;
 }
 
 /* The state of the path as the socket sees it now. */
@@ -75,7 +76,7 @@ static __always_inline void report_path(struct conn_sample *s, struct tcp_sock *
 	s->srtt_us = tp->srtt_us >> 3;
 	s->rttvar_us = tp->mdev_us >> 2;
 	s->cwnd = tp->snd_cwnd;
-	s->ssthresh = holds_window(tp, t) ? TCP_INFINITE_SSTHRESH : tp->snd_ssthresh;
+	s->ssthresh = is_capped(tp, t) ? TCP_INFINITE_SSTHRESH : tp->snd_ssthresh;
 	s->mss = tp->mss_cache;
 	s->rto_min_us = jiffies_us(tp->inet_conn.icsk_rto_min);
 	s->delack_max_us = jiffies_us(tp->inet_conn.icsk_delack_max);

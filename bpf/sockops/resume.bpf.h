@@ -11,9 +11,10 @@
  * program is called once a round trip. It is paced: if packets of the initial window turn out to be lost meanwhile, that
  * ends it as well.
  *
- * Until the packets of the jump are acknowledged, the slow start threshold holds the window: connections that jump to their
- * shares together fill the path, and would overflow it if all doubled their windows at the same time. It has the kernel spread
- * the window over five sixths of a round trip as well (tcp_pacing_ca_ratio), and not over half of one. bbr has no threshold.
+ * Until the packets of the jump are acknowledged, the window is capped by the slow start threshold: connections that jump to
+ * their shares together fill the path, and would overflow it if all doubled their windows at the same time. Because of the
+ * threshold, the kernel also paces the window over five sixths of a round trip (tcp_pacing_ca_ratio), and not over half of
+ * one. bbr has no threshold.
  */
 #ifndef TCPILOT_RESUME_BPF_H
 #define TCPILOT_RESUME_BPF_H
@@ -56,20 +57,22 @@ static __always_inline bool set_window(struct bpf_sock_ops *skops, struct tcp_so
 	return true;
 }
 
-/* Whether nothing speaks against a jump: nothing was lost, reordered or marked, the connection is in slow start, no queue is
- * building, and no route demands the congestion control. */
+/* Whether nothing speaks against a jump: nothing was lost, reordered or marked, no queue is building, the connection has no slow
+ * start threshold (a route's, a clamp's, or one of the kernel's metrics, in which that of a jump would be saved), and no route
+ * demands the congestion control. */
 static __always_inline bool path_confirmed(struct tcp_sock *tp)
 {
 	__u32 least = tp->rtt_min.s[0].v, rtt = tp->rack.rtt_us;
 
 	return !tp->total_retrans && !tp->sacked_out && !tp->lost_out && !tp->delivered_ce &&
-	       tcp_ca_state(tp) == TCP_CA_OPEN && tp->snd_cwnd < tp->snd_ssthresh &&
+	       tcp_ca_state(tp) == TCP_CA_OPEN && tp->snd_ssthresh == TCP_INFINITE_SSTHRESH &&
+	       tcp_sk_sock(tp)->__sk_common.skc_net.net->ipv4.sysctl_tcp_no_ssthresh_metrics_save &&
 	       rtt <= least + least / 4 + USEC_PER_SEC / 1000 &&
 	       !BPF_CORE_READ_BITFIELD(&tp->inet_conn, icsk_ca_dst_locked);
 }
 
-/* The window to jump to, in packets, or 0. It is worth it from four times the present one on: a lower one, held for two round
- * trips, slow start would overtake in the third. */
+/* The window to jump to, in packets, or 0. It is worth it from four times the present one on: slow start would overtake
+ * a lower one, which is capped for two round trips, in the third. */
 static __always_inline __u32 resume_share(struct tcp_sock *tp, const struct track *t)
 {
 	__u64 now = bpf_ktime_get_ns();
@@ -86,7 +89,7 @@ static __always_inline __u32 resume_share(struct tcp_sock *tp, const struct trac
 			return 0;
 		want = window_share(p, t->flow, want);
 		if (want > least)	/* the present window was given a round trip ago */
-			want = tp->snd_cwnd + take_packets(n, p, now, tp->srtt_us >> 3, want - tp->snd_cwnd);
+			want = tp->snd_cwnd + take_packets(n, p, now, tp->srtt_us >> 3, least - tp->snd_cwnd, want - tp->snd_cwnd);
 	}
 	return want > least ? want : 0;
 }
@@ -132,7 +135,7 @@ static __always_inline void jump(struct bpf_sock_ops *skops, struct tcp_sock *tp
 	/* From then on the kernel takes the control for one that the application chose (cc_chosen). */
 	if (t->arm >= MAX_CC && tcp_ca_chosen(tp))
 		t->flags |= F_APP_CC;
-	if (!set_window(skops, tp, t, want, tp->snd_ssthresh == TCP_INFINITE_SSTHRESH ? want : 0))
+	if (!set_window(skops, tp, t, want, want))
 		return;
 	turn_pacing_on(skops, tp);
 	t->resume_cwnd = tp->snd_cwnd;
@@ -152,7 +155,7 @@ static __always_inline void after_jump(struct bpf_sock_ops *skops, struct tcp_so
 		used = TCP_INIT_CWND;
 	if (used >= tp->snd_cwnd / 2)
 		used = 0;
-	if (holds_window(tp, t) && (used || t->resume_phase == RESUME_VALIDATING))
+	if (is_capped(tp, t) && (used || t->resume_phase == RESUME_VALIDATING))
 		ssthresh = NO_SSTHRESH;
 	if ((used || ssthresh) && set_window(skops, tp, t, used, ssthresh) && used)
 		t->resume_cwnd = used;
@@ -163,7 +166,7 @@ static __always_inline void after_jump(struct bpf_sock_ops *skops, struct tcp_so
  * long as without a jump, and take 1.04 times with all of it. Controls without a threshold, as bbr, answer losses by themselves. */
 static __always_inline void retreat(struct bpf_sock_ops *skops, struct tcp_sock *tp, struct track *t)
 {
-	__u32 to = tp->rate_delivered;	/* while the packet that arrived last was on its way (tcp_rate_gen) */
+	__u32 to = tp->rate_delivered;	/* in about the latest round trip (tcp_rate_gen) */
 
 	t->resume_phase = RESUME_RETREAT;
 	if (to < TCP_INIT_CWND)
@@ -196,10 +199,11 @@ __noinline int resume_cwnd(struct bpf_sock_ops *skops)
 		break;
 	case RESUME_VALIDATING:
 		after_jump(skops, tp, t);
-		t->resume_phase = RESUME_NORMAL;
+		if (!is_capped(tp, t))	/* else again, at the end of the next round trip */
+			t->resume_phase = RESUME_NORMAL;
 		break;
 	default:
-		if (!recovers(tp))
+		if (!recovers(tp) && (!is_capped(tp, t) || set_window(skops, tp, t, 0, NO_SSTHRESH)))
 			t->resume_phase = RESUME_NORMAL;
 	}
 	return 0;

@@ -28,7 +28,7 @@ __noinline int clamp_cwnd(struct bpf_sock_ops *skops, const struct path_policy *
 }
 
 /* A round trip is over (BPF_SOCK_OPS_RTT_CB). Another program of the cgroup may have asked for the
- * call. Without a lease the clamp is lifted, and nothing is switched or resumed. */
+ * call. Without a lease the clamp is lifted, and nothing is switched or resumed: only windows that have jumped are uncapped. */
 __noinline int on_round_trip(struct bpf_sock_ops *skops, bool leased)
 {
 	struct tcp_sock *tp = skops_tcp(skops);
@@ -42,7 +42,7 @@ __noinline int on_round_trip(struct bpf_sock_ops *skops, bool leased)
 		follow_share(skops, tp, t, leased ? clamp_share(n) : 0);
 	if (leased)
 		switch_running(skops, tp, t);
-	if (leased && t->resume_phase)
+	if (t->resume_phase && (leased || is_unvalidated(t)))
 		resume_cwnd(skops);
 	return 0;
 }

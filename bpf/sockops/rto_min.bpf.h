@@ -95,7 +95,7 @@ static __always_inline bool lengthens_timeout(const struct tcp_sock *tp, __u32 u
 	return !tp->srtt_us || tp->rttvar_us >= us;
 }
 
-/* Without SACK it is not shortened, as at the beginning. */
+/* A running connection without SACK is not shortened further. */
 static __always_inline void follow_rto_min(struct tcp_sock *tp, struct track *t,
 					   const struct runtime_config *cfg,
 					   const struct path_policy *p)

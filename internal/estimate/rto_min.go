@@ -39,9 +39,9 @@ const (
 
 // Spurious counts the spurious retransmissions of connections, discounted by packets and time.
 type Spurious struct {
-	Sent  float32 `json:"sent_packets"`     // data packets
-	Again float32 `json:"spurious_packets"` // those of them that were spurious retransmissions (tcp.Sample.Spurious)
-	Since int64   `json:"since_ns"`         // Unix nanoseconds of the first sample; 0: none
+	Sent   float32 `json:"data_packets"`
+	Resent float32 `json:"spurious_packets"` // those of them that were spurious retransmissions (tcp.Sample.Spurious)
+	Since  int64   `json:"begun_ns"`         // Unix nanoseconds of the first sample; 0: none
 }
 
 // RTOMin is what spurious retransmissions show of the values of RTO_MIN on a path. The zero
@@ -67,7 +67,7 @@ func (r *RTOMin) observe(s *tcp.Sample) {
 		k := keep(time.Duration(at-r.At), spuriousHalfLife)
 		for j := range r.Counts {
 			r.Counts[j].Sent *= k
-			r.Counts[j].Again *= k
+			r.Counts[j].Resent *= k
 		}
 	}
 	r.At = at
@@ -77,12 +77,12 @@ func (r *RTOMin) observe(s *tcp.Sample) {
 	}
 	sent := min(float32(s.DataSegsOut), spuriousSample)
 	c.Sent += sent
-	c.Again += sent * float32(min(s.Spurious(), s.DataSegsOut)) / float32(s.DataSegsOut)
+	c.Resent += sent * float32(min(s.Spurious(), s.DataSegsOut)) / float32(s.DataSegsOut)
 	if c.Sent > spuriousMemory {
-		c.Again *= spuriousMemory / c.Sent
+		c.Resent *= spuriousMemory / c.Sent
 		c.Sent = spuriousMemory
 	}
-	if i > 0 && c.Again > spuriousMost*(c.Sent+spuriousPrior) {
+	if i > 0 && c.Resent > spuriousMost*(c.Sent+spuriousPrior) {
 		r.bar(i, at)
 		clear(r.Counts[i:]) // they are counted from 0 when the values are used again
 	}
@@ -124,7 +124,7 @@ func (r *RTOMin) Allows(i, was int, now int64, why *Why) bool {
 // safe reports whether a value causes few spurious retransmissions, with confidence.
 func (r *RTOMin) safe(i int, why *Why) bool {
 	c := &r.Counts[i]
-	if c.Again+spuriousProof <= spuriousMost*c.Sent && r.At-c.Since >= int64(spuriousTime) {
+	if c.Resent+spuriousProof <= spuriousMost*c.Sent && r.At-c.Since >= int64(spuriousTime) {
 		return true
 	}
 	why.Is(func() string {
@@ -133,7 +133,7 @@ func (r *RTOMin) safe(i int, why *Why) bool {
 			took = max(0, until(r.At, c.Since))
 		}
 		return fmt.Sprintf("%.0f packets were sent with %s in %s, %.0f of them as spurious retransmissions: the next shorter value needs %.0f packets in at least %s",
-			c.Sent, millis(RTOMins[i]), took, c.Again, (c.Again+spuriousProof)/spuriousMost, spuriousTime)
+			c.Sent, millis(RTOMins[i]), took, c.Resent, (c.Resent+spuriousProof)/spuriousMost, spuriousTime)
 	})
 	return false
 }

@@ -143,7 +143,7 @@ func TestRTOMinCountsUndoneTimeouts(t *testing.T) {
 	r.observe(undone(t0, 0, 1))
 	r.observe(undone(t0+1, 1, -1))
 	r.observe(undone(t0+2, 0, -1))
-	if c := r.Counts[at50]; r.Until != 0 || c.Sent != 300 || c.Again != 1 {
+	if c := r.Counts[at50]; r.Until != 0 || c.Sent != 300 || c.Resent != 1 {
 		t.Errorf("one that is reported later: %+v", r)
 	}
 }

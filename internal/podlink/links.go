@@ -334,7 +334,7 @@ func (l *Links) Detach() error {
 	return errors.Join(err, removed)
 }
 
-// errNoConntrack: the kernel lacks bpf_skb_ct_lookup (Linux 6.0), by which the programs ask.
+// errNoConntrack: the kernel lacks bpf_skb_ct_lookup or bpf_ct_change_timeout (Linux 6.0), by which the programs ask.
 var errNoConntrack = errors.New("programs cannot ask this kernel whether it translates addresses of a connection (is the kernel module nf_conntrack loaded, and has it BTF?)")
 
 // CanRoute returns why packets cannot be routed without the host's stack; nil if they can.

@@ -2,6 +2,7 @@ package policy
 
 import (
 	"fmt"
+	"math"
 	"time"
 
 	"github.com/tcpilot/tcpilot/internal/estimate"
@@ -72,19 +73,20 @@ func window(m *estimate.Path, was uint32, now int64, why *estimate.Why) uint32 {
 	if shortPath(m, why) || filled(m, was, why) || !holdsKnown(m, now, why) {
 		return 0
 	}
-	held := float64(m.Carried.Greatest())
-	w := held * room(stretch(m))
+	carried := float64(m.Carried.Greatest())
+	w := carried * room(stretch(m))
+	slack := min(stretchSlack, (filledRTT-stretch(m))/2) // so that the window falls to nothing step by step
 	switch {
 	case w <= kernelWindow || was == 0 && w < smallWindow:
 		why.Is(func() string {
 			return fmt.Sprintf("connections had at most %.0f packets in flight together without a loss, and srtt is %.2f times the least round-trip time, which leaves %.0f: a window is raised from %d on",
-				held, stretch(m), w, smallWindow)
+				carried, stretch(m), w, smallWindow)
 		})
 		return 0
-	case keeps(float64(was), held*room(stretch(m)+stretchSlack), held*room(stretch(m)-stretchSlack)):
+	case keeps(float64(was), carried*room(stretch(m)+slack), carried*room(stretch(m)-slack)):
 		return was
 	}
-	return uint32(w)
+	return uint32(math.Round(w))
 }
 
 // room is the share of what a path has shown to hold that new connections get. While others build a queue, it falls step by step

@@ -42,7 +42,7 @@ func TestAdaptInitialWindow(t *testing.T) {
 		{"it loses packets", with(holds(400), func(m *estimate.Path) { m.Sent, m.Lost = 10_000, 100 }), nil, Adapted{InitCwnd: 64, Window: 400}, Adapted{}},
 		{"a queue", srtt(1.4), nil, Adapted{InitCwnd: 64, Window: 400}, Adapted{}},
 		{"a shorter queue", srtt(1.32), nil, Adapted{InitCwnd: 64, Window: 400}, Adapted{InitCwnd: 40, Window: 40}},
-		{"a small queue", srtt(1.2), nil, Adapted{InitCwnd: 64, Window: 400}, Adapted{InitCwnd: 64, Window: 199}},
+		{"a small queue", srtt(1.2), nil, Adapted{InitCwnd: 64, Window: 400}, Adapted{InitCwnd: 64, Window: 200}},
 		{"a small queue, after a larger one", srtt(1.2), nil, Adapted{}, Adapted{}},
 		{"a very small queue", srtt(1.1), nil, Adapted{}, Adapted{InitCwnd: 64, Window: 333}},
 		{"a very small queue, in use", srtt(1.1), nil, Adapted{InitCwnd: 64, Window: 400}, Adapted{InitCwnd: 64, Window: 400}},

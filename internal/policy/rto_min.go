@@ -58,7 +58,7 @@ func rttRise(m *estimate.Path) time.Duration {
 
 func whyRTOMin(a Adapted, m *estimate.Path) string {
 	c := m.RTOMin.Counts[max(0, slices.Index(estimate.RTOMins[:], a.RTOMin))]
-	return fmt.Sprintf("%s; times 1.5 to 2, rounded up to the next allowed value; of %.0f packets sent with it, %.0f were spurious retransmissions", whyRTTRise(m), c.Sent, c.Again)
+	return fmt.Sprintf("%s; times 1.5 to 2, rounded up to the next allowed value; of %.0f packets sent with it, %.0f were spurious retransmissions", whyRTTRise(m), c.Sent, c.Resent)
 }
 
 func whyRTTRise(m *estimate.Path) string {

@@ -16,7 +16,7 @@ func steady(srtt, rttvar float32, safe int) *estimate.Path {
 	m.MinRTT = estimate.Window{Half: 1000, Began: adaptNow - int64(time.Minute)}
 	m.RTOMin.At = adaptNow
 	for i := range safe {
-		m.RTOMin.Counts[i] = estimate.Spurious{Sent: 5000, Again: 1, Since: adaptNow - int64(time.Minute)}
+		m.RTOMin.Counts[i] = estimate.Spurious{Sent: 5000, Resent: 1, Since: adaptNow - int64(time.Minute)}
 	}
 	return m
 }

@@ -137,7 +137,7 @@ type Sample struct {
 	Lost          uint32 `json:"lost,omitempty" unit:"packets" doc:"that the sender marked as lost (tp->lost)"`
 	RTOs          uint32 `json:"rtos,omitempty" doc:"retransmission timeouts"`
 	DSACKs        uint32 `json:"dsacks,omitempty" unit:"segments" doc:"that the peer reported as received twice (RFC 2883): spurious retransmissions, or duplicates that the network made"`
-	Undone        int16  `json:"undone,omitempty" unit:"segments" doc:"retransmitted after timeouts that proved spurious (RFC 3522, RFC 5682), and not in dsacks; less those in dsacks that earlier samples had here: it may be negative"`
+	Undone        int16  `json:"undone,omitempty" unit:"segments" doc:"change since the previous sample in the number of retransmissions that the kernel found spurious (RFC 3522, RFC 5682) and the peer has not reported; negative if the peer reports some of an earlier sample"`
 
 	MinRTT       uint32        `json:"min_rtt_us,omitempty" unit:"us" doc:"the kernel's least round-trip time; absent: unknown"`
 	SRTT         uint32        `json:"srtt_us,omitempty" unit:"us" doc:"its smoothed round-trip time; absent: unknown"`

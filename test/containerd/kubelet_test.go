@@ -116,7 +116,8 @@ func (c *cluster) expectNothingOfPods(t *testing.T) {
 func (c *cluster) testAnnotations(t *testing.T, web, db *kubePod, others []*kubePod) {
 	c.expectControl(t, "reno", db, append(others, web)...)
 	c.expectControl(t, "cubic", web, db)
-	c.expectRate(t, web, 20e6)
+	const slow, fast = 20e6, 40e6
+	c.expectRate(t, web, slow)
 	c.annotate(t, web, profile, "null")
 	c.annotate(t, web, egress, "40M")
 	c.annotate(t, db, profile, "bulk")
@@ -124,7 +125,12 @@ func (c *cluster) testAnnotations(t *testing.T, web, db *kubePod, others []*kube
 	c.expectPod(t, "db", func(p *api.Pod) bool { return slices.Equal(p.Rules, []string{"bulk"}) })
 	c.expectControl(t, "cubic", db, web)
 	c.expectControl(t, "reno", web, db)
-	c.expectRate(t, web, 40e6)
+	within(t, limit, "40M", func() error {
+		if took, most := c.expectRate(t, web, fast), leastTime(slow); took > most {
+			return fmt.Errorf("%.2f s, want %.2f s at most", took, most)
+		}
+		return nil
+	})
 	c.annotate(t, db, "tcpilot.io/congestion-control", "nonsense")
 	within(t, limit, "the event", func() error {
 		if text := c.events(t); !strings.Contains(text, "AnnotationNotFollowed annotation tcpilot.io/congestion-control: nonsense is not available here") {
@@ -223,17 +229,23 @@ func (c *cluster) expectControl(t *testing.T, want string, to *kubePod, pods ...
 	}
 }
 
-// expectRate fails if what a pod sends arrives faster than its limit allows, in bit/s.
-func (c *cluster) expectRate(t *testing.T, p *kubePod, rate float64) {
+const ofRate = 4 << 20 // bytes
+
+// leastTime is in what time ofRate bytes may arrive at a rate in bit/s, in seconds.
+func leastTime(rate float64) float64 { return 0.9 * ofRate * 8 / rate }
+
+// expectRate fails if what a pod sends arrives faster than its limit allows, in bit/s. It returns the seconds that ofRate bytes took.
+func (c *cluster) expectRate(t *testing.T, p *kubePod, rate float64) float64 {
 	t.Helper()
-	const bytes = 4 << 20
 	begin := time.Now()
-	if got := fetch(t, c.outside, net.JoinHostPort(c.own.V4.String(), "8080"), fmt.Sprint("/bytes?n=", bytes)); len(got) != bytes {
+	if got := fetch(t, c.outside, net.JoinHostPort(c.own.V4.String(), "8080"), fmt.Sprint("/bytes?n=", ofRate)); len(got) != ofRate {
 		t.Errorf("%d bytes have arrived", len(got))
 	}
-	if took, least := time.Since(begin).Seconds(), 0.9*bytes*8/rate; took < least {
-		t.Errorf("%s: %d bytes at %v bit/s took %.2f s, want %.2f s at least", p.name, bytes, rate, took, least)
+	took := time.Since(begin).Seconds()
+	if least := leastTime(rate); took < least {
+		t.Errorf("%s: %d bytes at %v bit/s took %.2f s, want %.2f s at least", p.name, ofRate, rate, took, least)
 	}
+	return took
 }
 
 // sandbox is the pod's, as tcpilot has it.

@@ -469,13 +469,14 @@ func TestRealServices(t *testing.T) {
 			c.await(t)
 			c.check(t, "without host routing")
 			before := c.startFlows(t)
+			routed := map[*clusterNode]map[string]uint64{c.nodes[0]: c.nodes[0].packets(t), c.nodes[1]: c.nodes[1].packets(t)}
 			c.routePods(t, true)
 			c.check(t, "with host routing")
 			during := c.startFlows(t)
 			c.moveEndpoint(t)
 			for fate, n := range map[string]*clusterNode{"pod-to-pod": c.nodes[0], "wire-to-pod": c.nodes[0], "pod-to-wire": c.nodes[1], "nat": c.nodes[0]} {
-				if counts := n.packets(t); counts[fate] < 100 {
-					t.Errorf("packets of %s: %v, want 100 of %s", n.name, counts, fate)
+				if counts := n.packets(t); counts[fate] < routed[n][fate]+100 {
+					t.Errorf("packets of %s: %v, and %v before, want 100 more of %s", n.name, counts, routed[n], fate)
 				}
 			}
 			c.routePods(t, false)
