@@ -118,19 +118,19 @@ func (c *cluster) testAnnotations(t *testing.T, web, db *kubePod, others []*kube
 	c.expectControl(t, "cubic", web, db)
 	const slow, fast = 20e6, 40e6
 	c.expectRate(t, web, slow)
-	c.annotate(t, web, profile, "null")
 	c.annotate(t, web, egress, "40M")
-	c.annotate(t, db, profile, "bulk")
-	c.expectPod(t, "web", func(p *api.Pod) bool { return len(p.Rules) == 0 && p.Egress.Limit == 40e6/8 })
-	c.expectPod(t, "db", func(p *api.Pod) bool { return slices.Equal(p.Rules, []string{"bulk"}) })
-	c.expectControl(t, "cubic", db, web)
-	c.expectControl(t, "reno", web, db)
 	within(t, limit, "40M", func() error {
 		if took, most := c.expectRate(t, web, fast), leastTime(slow); took > most {
 			return fmt.Errorf("%.2f s, want %.2f s at most", took, most)
 		}
 		return nil
 	})
+	c.annotate(t, web, profile, "null")
+	c.annotate(t, db, profile, "bulk")
+	c.expectPod(t, "web", func(p *api.Pod) bool { return len(p.Rules) == 0 && p.Egress.Limit == 40e6/8 })
+	c.expectPod(t, "db", func(p *api.Pod) bool { return slices.Equal(p.Rules, []string{"bulk"}) })
+	c.expectControl(t, "cubic", db, web)
+	c.expectControl(t, "reno", web, db)
 	c.annotate(t, db, "tcpilot.io/congestion-control", "nonsense")
 	within(t, limit, "the event", func() error {
 		if text := c.events(t); !strings.Contains(text, "AnnotationNotFollowed annotation tcpilot.io/congestion-control: nonsense is not available here") {
