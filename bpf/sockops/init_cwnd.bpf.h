@@ -29,7 +29,7 @@ static __always_inline void turn_pacing_on(struct bpf_sock_ops *skops, struct tc
 /* Takes packets from the path's token bucket, which bounds the initial windows of all its connections
  * together: it holds the path's window, and fills within a round trip. Returns how many packets were
  * taken, at most `want` and more than `least`. 0: the bucket has no more than that, or another CPU
- * changed it meanwhile; then the connection keeps the kernel's window. */
+ * changed it meanwhile; then the connection keeps its window. */
 static __always_inline __u32 take_packets(struct flow_count *n, const struct path_policy *p,
 					  __u64 now, __u32 srtt_us, __u32 least, __u32 want)
 {

@@ -6,9 +6,13 @@
  * state goes from Loss to Open (tcp_try_undo_loss, tcp_try_undo_recovery). undo_marker is 0 then, and undo_retrans has the retransmissions
  * that the peer has not reported so far. After a timeout that was right, undo_marker stays as it was.
  *
- * It does not find it if the timeout was in the middle of a recovery whose effect it has undone already (undo_marker is 0 from the beginning), of a
- * single packet without timestamps, of the first of two timeouts in a row if the kernel does not end the recovery at once (no SACK), and if the retransmission arrives before the peer has acknowledged the original packet, because the
- * ACK then echoes the later timestamp (RFC 7323, 4.3). A tail loss probe is not a timeout. For all these there are only DSACKs.
+ * Only DSACKs show that these were spurious:
+ * - a timeout in the middle of a recovery whose effect the kernel has undone already: undo_marker is 0 from the beginning;
+ * - a timeout of a single packet without timestamps;
+ * - the first of two timeouts in a row, if the kernel does not end the recovery at once (no SACK);
+ * - a retransmission that arrives before the peer has acknowledged the original packet: the ACK echoes the later
+ *   timestamp (RFC 7323, 4.3);
+ * - a tail loss probe, which is not a timeout.
  */
 #ifndef TCPILOT_UNDO_BPF_H
 #define TCPILOT_UNDO_BPF_H

@@ -14,8 +14,8 @@ import (
 	"github.com/tcpilot/tcpilot/internal/testenv"
 )
 
-// hold keeps what from sends to `to` in the queue of packets that wait for a link-layer address, until release.
-func hold(t testing.TB, from, to testenv.End) (release func()) {
+// delay keeps what from sends to `to` in the queue of packets that wait for a link-layer address, until release.
+func delay(t testing.TB, from, to testenv.End) (release func()) {
 	t.Helper()
 	neigh := func(args ...string) string {
 		return from.NS.Run(t, "ip", append([]string{"neigh"}, append(args, "dev", from.Name)...)...)
@@ -83,7 +83,7 @@ func (l *lateACKs) resend(t *testing.T, n int, times uint32, arrive func()) {
 // late sends n bytes whose ACKs are late: after a tail loss probe and two timeouts.
 func (l *lateACKs) late(t *testing.T, n int) {
 	t.Helper()
-	l.resend(t, n, 3, hold(t, l.far, l.near))
+	l.resend(t, n, 3, delay(t, l.far, l.near))
 }
 
 // Retransmissions after spurious timeouts are counted if the peer does not report them: by timestamps, and by F-RTO without these. If

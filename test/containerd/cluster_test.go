@@ -346,11 +346,5 @@ func (c *cluster) setPodCIDRs(t *testing.T, networks ...string) {
 // within waits until f succeeds, which takes longer than eventually allows, or is a request of an API server.
 func within(t *testing.T, limit time.Duration, what string, f func() error) {
 	t.Helper()
-	var err error
-	for end := time.Now().Add(limit); time.Now().Before(end); time.Sleep(200 * time.Millisecond) {
-		if err = f(); err == nil {
-			return
-		}
-	}
-	t.Fatalf("within %v: %s: %v", limit, what, err)
+	poll(t, limit, 200*time.Millisecond, what, f)
 }

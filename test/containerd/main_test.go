@@ -69,8 +69,14 @@ func must(t testing.TB, err error) {
 // eventually waits until f succeeds.
 func eventually(t *testing.T, what string, f func() error) {
 	t.Helper()
+	poll(t, limit, 20*time.Millisecond, what, f)
+}
+
+// poll calls f at an interval until it succeeds.
+func poll(t *testing.T, limit, interval time.Duration, what string, f func() error) {
+	t.Helper()
 	var err error
-	for end := time.Now().Add(limit); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
+	for end := time.Now().Add(limit); time.Now().Before(end); time.Sleep(interval) {
 		if err = f(); err == nil {
 			return
 		}
