@@ -50,6 +50,8 @@ func newRig(t testing.TB) *rig {
 	testenv.Root(t)
 	r := &rig{ns: testenv.NetNS(t), wait: pauses{2 * time.Millisecond, 2 * time.Millisecond, 20 * time.Millisecond}}
 	testenv.Sysctl(t, r.ns, "net.ipv4.tcp_congestion_control", "cubic")
+	// A socket that gets the ACK of its FIN while close still holds it, keeps its state until its peer closes too, or this ends.
+	testenv.Sysctl(t, r.ns, "net.ipv4.tcp_fin_timeout", "1")
 	r.cg = testenv.Cgroup(t)
 	r.opt = Options{Cgroup: r.cg.Path, BPFFS: mountBPFFS(t), Log: slog.New(slog.NewTextHandler(io.Discard, nil))}
 	r.open(t)
