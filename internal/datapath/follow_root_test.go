@@ -281,7 +281,7 @@ func TestRootLossyFollowed(t *testing.T) {
 				return now.NotFollowed - before.NotFollowed
 			}
 			n := open()
-			for try := 1; n == 0 && try < 5; try++ { // the machine stood still, so that all are followed
+			for try := 1; n == 0 && try < 30; try++ { // the machine stood still, so that all are followed
 				for i := range clients {
 					closeAll(t, clients[i], servers[i])
 				}

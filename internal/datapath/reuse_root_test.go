@@ -1,7 +1,6 @@
 package datapath
 
 import (
-	"fmt"
 	"net"
 	"testing"
 	"time"
@@ -9,7 +8,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/tcpilot/tcpilot/internal/tcp"
-	"github.com/tcpilot/tcpilot/internal/testenv"
 )
 
 // disconnected is a socket whose connection had an interval sample of 200 kB or more, and then sent
@@ -190,19 +188,8 @@ func TestRootCountersThatShrank(t *testing.T) {
 	})
 	t.Run("subflow of MPTCP", func(t *testing.T) {
 		r := newRig(t)
-		r.needLive(t)
 		r.policy(t, nil)
-		must(t, r.SetSettings(Settings{Interval: 10 * time.Millisecond}))
-		c, s := r.multipath(t)
-		if on, err := c.MultipathTCP(); err != nil || !on {
-			testenv.Missing(t, fmt.Sprintf("the kernel has no MPTCP: %v", err))
-		}
-		exchange(t, c, s, 100_000)
-		exchange(t, s, c, 100_000)
-		time.Sleep(20 * time.Millisecond)
-		r.walk(t, r.ns)
-		r.count(t, 2, func(s *tcp.Sample) bool { return s.Kind == tcp.KindInterval })
-		closeAll(t, c, s)
+		r.subflows(t)
 		r.shrank(t)
 		r.awaitPlausible(t, 3)
 	})

@@ -399,9 +399,6 @@ func TestRootMultipath(t *testing.T) {
 	r := newRig(t)
 	r.policy(t, nil)
 	c, s := r.multipath(t)
-	if on, err := c.MultipathTCP(); err != nil || !on {
-		testenv.Missing(t, fmt.Sprintf("the kernel has no MPTCP: %v", err))
-	}
 	local := addrPort(c.LocalAddr())
 	exchange(t, c, s, 100_000)
 	closeAll(t, c, s)
@@ -444,5 +441,22 @@ func (r *rig) multipath(t testing.TB) (c, s *net.TCPConn) {
 	})
 	s = accept(t, l).(*net.TCPConn)
 	must(t, l.Close())
+	if on, err := c.MultipathTCP(); err != nil || !on {
+		testenv.Missing(t, fmt.Sprintf("the kernel has no MPTCP: %v", err))
+	}
 	return c, s
+}
+
+// subflows returns samples of both ends of a connection of MPTCP while it lives: at its end, the kernel resets one of them.
+func (r *rig) subflows(t testing.TB) []tcp.Sample {
+	t.Helper()
+	r.needLive(t)
+	must(t, r.SetSettings(Settings{Fields: 1<<tcp.NumFields - 1, Interval: 10 * time.Millisecond}))
+	c, s := r.multipath(t)
+	exchange(t, c, s, 100_000)
+	exchange(t, s, c, 100_000)
+	time.Sleep(20 * time.Millisecond)
+	r.walk(t, r.ns)
+	defer closeAll(t, c, s)
+	return r.count(t, 2, func(s *tcp.Sample) bool { return s.Kind == tcp.KindInterval })
 }
