@@ -89,7 +89,7 @@ test-vm: ## the root tests under each kernel of KERNELS, emulated: slow
 test-vm-smoke: ## the datapath's root tests under one other kernel
 	@tools/deps vm
 	@TCPILOT_VM_TESTS=$(SMOKE) go test -count 1 ./test/vm
-	@test/vm/gotest -k $(SMOKE) -t 1800 ./internal/datapath -- -test.run TestRoot
+	@test/vm/gotest -k $(SMOKE) -t 1800 ./internal/datapath -- -test.run TestRoot -test.timeout 29m
 
 .PHONY: generate
 generate: ## compile the BPF programs and write what is generated (committed)
