@@ -158,7 +158,9 @@ image: ## bin/tcpilot-image.tar, a container image (OCI) of the daemon and the p
 .PHONY: uninstall
 uninstall: ## remove what install, install-lab and install-cni installed; /etc/tcpilot, what was learned, and pods stay
 	rm -f $(DESTDIR)$(PREFIX)/bin/tcpilot $(DESTDIR)$(PREFIX)/bin/tcpilot-lab $(DESTDIR)$(UNITDIR)/tcpilot.service
-	rm -f $(DESTDIR)$(CNI_BIN)/tcpilot-cni
+	@if ls $(DESTDIR)/var/lib/tcpilot/pods/*.json >/dev/null 2>&1; then \
+		echo '$(DESTDIR)$(CNI_BIN)/tcpilot-cni stays: pods that it has recorded may need it to end (docs/pods.md#uninstall)'; \
+	else rm -f $(DESTDIR)$(CNI_BIN)/tcpilot-cni; fi
 	rm -f $(DESTDIR)$(PREFIX)/share/bash-completion/completions/tcpilot
 	rm -f $(DESTDIR)$(PREFIX)/share/zsh/site-functions/_tcpilot
 	rm -rf $(DESTDIR)$(PREFIX)/share/tcpilot

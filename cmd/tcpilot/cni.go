@@ -9,13 +9,14 @@ import (
 	"github.com/tcpilot/tcpilot/internal/cli"
 	"github.com/tcpilot/tcpilot/internal/cniconf"
 	"github.com/tcpilot/tcpilot/internal/cnigc"
+	"github.com/tcpilot/tcpilot/internal/cnispec"
 	"github.com/tcpilot/tcpilot/internal/console"
 	"github.com/tcpilot/tcpilot/internal/kubeapi"
 	"github.com/tcpilot/tcpilot/internal/podrecord"
 )
 
 func node(o cli.CNIOptions) cniconf.Node {
-	return cniconf.Node{ConfDir: o.ConfDir, BinDir: o.BinDir, Records: o.Records, Socket: o.Socket}
+	return cniconf.Node{ConfDir: o.ConfDir, BinDir: o.BinDir, Records: o.Records, Leases: cnispec.HostLocalDir, Socket: o.Socket}
 }
 
 func installCNI(o cli.CNIOptions) (cli.CNIChange, error) {
@@ -36,7 +37,7 @@ func installCNI(o cli.CNIOptions) (cli.CNIChange, error) {
 		}
 	}
 	did, warning, err := install(program)
-	c := change(did, "")
+	c := change(did)
 	c.Warning = warning
 	return c, err
 }
@@ -49,8 +50,15 @@ func uninstallCNI(o cli.CNIOptions) (cli.CNIChange, error) {
 			return cli.CNIChange{}, err
 		}
 	}
-	did, stays, err := node(o).Uninstall(o.Force)
-	return change(append(removed, did...), stays), err
+	did, waits, err := node(o).Uninstall(o.Force)
+	c := change(append(removed, did...))
+	if !waits.None() {
+		c.Waits, c.Stays = waits.Pods, fmt.Sprintf("%s stays: it waits %v", node(o).Program(), &waits)
+		if waits.Gone > 0 {
+			c.Stays += fmt.Sprintf("; without a network namespace, so that the runtime may not end them with this plugin: %d, run 'tcpilot cni gc'", waits.Gone)
+		}
+	}
+	return c, err
 }
 
 // podCIDRs are the networks of this node's pods, from the API server.
@@ -72,11 +80,11 @@ func podCIDRs(ctx context.Context, o cli.CNIOptions) ([]netip.Prefix, error) {
 	return n.PodCIDRs, nil
 }
 
-func change(did []string, stays string) cli.CNIChange {
+func change(did []string) cli.CNIChange {
 	if did == nil {
 		did = []string{}
 	}
-	return cli.CNIChange{Changed: did, Stays: stays}
+	return cli.CNIChange{Changed: did}
 }
 
 func collectCNI(ctx context.Context, o cli.CNIOptions, done func(cli.CNIAttachment)) (cli.CNICollected, error) {

@@ -63,6 +63,14 @@ type PodStatus struct {
 	Refused int `json:"refused"` // records that are not used
 	// Warnings are of pods whose annotations are not followed.
 	Warnings []string `json:"warnings,omitempty"`
+	// Removal is the removal of the CNI plugin that waits for pods ('tcpilot cni uninstall'); absent without one.
+	Removal *PluginRemoval `json:"plugin_removal,omitempty"`
+}
+
+// PluginRemoval is what the removal of the CNI plugin waits for.
+type PluginRemoval struct {
+	Since time.Time `json:"since"`
+	Waits string    `json:"waits"` // "for the end of 2 pods: shop/web-1, shop/web-2"
 }
 
 // Buffers are the buffer limits that tcpilot has raised.

@@ -20,7 +20,7 @@ type CNIOptions struct {
 	Program         string // of the plugin; empty: as console.FindProgram finds it, or what is in BinDir
 	Records         string
 	Socket          string
-	Force           bool // of uninstall: remove the program also if pods may need it
+	Force           bool // of uninstall: remove everything also if pods may need it
 	// Of install and uninstall: whether it is the main plugin, and of install the networks of the node's pods and of all pods, and
 	// where the first are asked for.
 	Main              bool
@@ -36,6 +36,7 @@ type CNIOptions struct {
 type CNIChange struct {
 	Changed []string `json:"changed"`           // "added tcpilot-cni to /etc/cni/net.d/10-flannel.conflist, behind portmap", ...
 	Stays   string   `json:"stays,omitempty"`   // what was not removed, and why
+	Waits   []string `json:"waits,omitempty"`   // pods whose end the removal waits for
 	Warning string   `json:"warning,omitempty"` // what in the network configuration does not fit the plugin
 }
 
@@ -225,12 +226,19 @@ func (a *app) cniUninstall() *cobra.Command {
 		Long: `Remove tcpilot-cni from all network configurations in --conf-dir, so that each is again
 as it would be if the plugin had never been added. Running pods are not affected.
 
-Then its program is removed, unless pods have been recorded that still run: some
-container runtimes end a pod with the plugins with which they started it. Repeat the
-command later, or remove it with --force. No daemon is needed.
+Then its program is removed, unless pods have been recorded that still run: container
+runtimes need it to end them. Then the command says for which pods it waits, and
+ends with 0. No daemon is needed.
 
 A configuration in which the plugin is the main one stays, because pods could not start
-without it. With --main, the file that 'cni install --main' has written is removed.
+without it. With --main, the file that 'cni install --main' has written is removed:
+pods go on, and no new pod starts until the node has another network plugin. As long as
+pods of the plugin run, zz-tcpilot-uninstalled.conflist has its place, by which
+they only end. The last one that ends removes that file and the program.
+
+A chained plugin's program is removed when the command is repeated, or by --follow.
+'cni install' cancels a removal that waits. --force removes everything at once, if
+there are no such pods any more, or the runtime does not need the plugin to end them.
 
 With --follow, the command removes the plugin from the network configurations at
 once, waits until no pod needs the program any more, and removes it then. It does not
@@ -250,8 +258,8 @@ they end.`,
 	nodeFlags(cmd, &o)
 	cmd.Flags().BoolVar(&follow, "follow", false, "remove the program when no pod needs it, and wait for a signal")
 	cmd.Flags().BoolVar(&o.Main, "main", false, "remove the file that 'cni install --main' has written")
-	cmd.Flags().BoolVar(&o.Force, "force", false, "remove the program also if pods may need it to end")
-	a.JSONFlag(cmd, "write JSON: what was changed")
+	cmd.Flags().BoolVar(&o.Force, "force", false, "remove everything at once, also if pods may need it to end")
+	a.JSONFlag(cmd, "write JSON: what was changed, and which pods are waited for")
 	return cmd
 }
 

@@ -69,6 +69,12 @@ func TestCNIUninstall(t *testing.T) {
 	if r.code != 0 || r.stdout != "removed tcpilot-cni from a\n/opt/cni/bin/tcpilot-cni stays: 2 interfaces\n" || !asked.Force {
 		t.Errorf("%+v, asked %+v", r, asked)
 	}
+	w.env.UninstallCNI = func(CNIOptions) (CNIChange, error) {
+		return CNIChange{Changed: []string{}, Stays: "it stays", Waits: []string{"shop/web-1"}}, nil
+	}
+	if r := w.run(t.Context(), "cni", "uninstall", "--json"); r.code != 0 || strings.Join(strings.Fields(r.stdout), "") != `{"changed":[],"stays":"itstays","waits":["shop/web-1"]}` {
+		t.Errorf("%+v", r)
+	}
 	w.env.UninstallCNI = func(CNIOptions) (CNIChange, error) { return CNIChange{}, errors.New("no such directory") }
 	if r := w.run(t.Context(), "cni", "uninstall"); r.code != 1 || !strings.Contains(r.stderr, "no such directory") {
 		t.Errorf("%+v", r)

@@ -202,6 +202,9 @@ func (a *app) renderPodStatus(line func(name, format string, args ...any), p *ap
 	for _, warning := range p.Warnings {
 		line("", "%s", a.Paint.Warn(warning))
 	}
+	if r := p.Removal; r != nil {
+		line("", "%s", a.Paint.Warn("'tcpilot cni uninstall' waits "+r.Waits))
+	}
 }
 
 // hasPods reports whether the daemon knows pods. A daemon that does not answer, or whose version has no pods,

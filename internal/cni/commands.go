@@ -13,18 +13,27 @@ import (
 )
 
 // do executes a command other than VERSION. An error that is not a *failure is printed with codeIO.
-func (r *request) do() (answer, error) {
+func (r *request) do() (a answer, err error) {
 	switch r.command {
 	case "ADD":
 		return r.add()
 	case "DEL":
-		return r.del()
+		a, err = r.del()
 	case "CHECK":
-		return answer{}, r.check()
+		return a, r.check()
 	case "GC":
-		return r.collect()
+		a, err = r.collect()
+	default:
+		err = r.status()
+		if !r.Uninstalled {
+			return a, err
+		}
+		a.pod = "network " + r.Network
 	}
-	return answer{}, r.status()
+	if err == nil || r.command == "STATUS" {
+		r.finishRemoval(&a)
+	}
+	return a, err
 }
 
 func (r *request) add() (a answer, err error) {
@@ -157,10 +166,13 @@ func (r *request) del() (a answer, err error) {
 			return a, err
 		}
 	}
-	if a.changed, err = r.Dir.Delete(r.key); err != nil {
-		return a, err
+	if err == nil {
+		if err := r.awaitRepeat(); err != nil {
+			return a, err
+		}
 	}
-	return a, nil
+	a.changed, err = r.Dir.Delete(r.key)
+	return a, err
 }
 
 // check checks that there is a record, and that it is of this network namespace. The chained plugin makes nothing
@@ -208,6 +220,9 @@ func (r *request) collect() (a answer, err error) {
 // status returns why every ADD would fail: the configuration is wrong, the kernel has no such device, or a record
 // cannot be written or an address not be had from the IPAM plugin. The daemon is not needed for that.
 func (r *request) status() error {
+	if r.Uninstalled {
+		return r.refusesPods()
+	}
 	var m *mainConfig
 	if r.main() {
 		var err error

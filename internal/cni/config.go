@@ -41,6 +41,8 @@ type config struct {
 	Dir     podrecord.Dir `json:"dir"`
 	Socket  string        `json:"socket"`
 	Timeout string        `json:"timeout"`
+	// Uninstalled is set in the configuration that stays for the end of pods when the main plugin is uninstalled (cnispec.UninstalledKey).
+	Uninstalled bool `json:"uninstalled"`
 
 	// These are decoded by the commands that use them, so that a mistake in them does not prevent
 	// DEL.

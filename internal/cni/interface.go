@@ -50,6 +50,9 @@ func (r *request) makeInterface(p *pod.Pod) (result json.RawMessage, changed []s
 	if err := r.Dir.Put(p); err != nil {
 		return nil, changed, err
 	}
+	if err := r.refusesPods(); err != nil {
+		return nil, changed, err
+	}
 	// Section 4: DEL also if ADD of the delegate fails.
 	u.Push("", func() (err error) {
 		if stuck == nil { // otherwise another pod could get the address

@@ -41,6 +41,9 @@ type answer struct {
 	pod      string          // for messages
 	settings []string        // settings of the host that were changed, also if there is an error
 	warning  error           // why the pod's interface could not be found
+	// What was removed of the plugin because this was the last pod for which 'tcpilot cni uninstall' waited, and what failed of that.
+	removed    []string
+	unfinished error
 }
 
 // request is a command with everything that the runtime passed.
@@ -93,6 +96,12 @@ func (p *plugin) run() (exit int) {
 	if a.warning != nil {
 		fmt.Fprintf(p.Stderr, "tcpilot-cni: %s %s: %v; the pod is recorded without its interface: rules hold for it, limits of bandwidth only for TCP that it sends, and its packets are not routed past the host's stack\n",
 			e.command, a.pod, a.warning)
+	}
+	for _, what := range a.removed {
+		fmt.Fprintf(p.Stderr, "tcpilot-cni: %s %s: %s, because the plugin is uninstalled, and no pod needs it any more\n", e.command, a.pod, what)
+	}
+	if a.unfinished != nil {
+		fmt.Fprintf(p.Stderr, "tcpilot-cni: %s %s: %v; 'tcpilot cni uninstall' repeats the removal\n", e.command, a.pod, a.unfinished)
 	}
 	if a.changed {
 		wait, cancel := context.WithTimeout(ctx, c.wait)

@@ -21,6 +21,7 @@ type Node struct {
 	ConfDir string // of network configurations, /etc/cni/net.d
 	BinDir  string // of plugins, /opt/cni/bin
 	Records string // directory of the records of pods
+	Leases  string // directory in which host-local has a directory for each network
 	Socket  string // the daemon's, for administrators
 }
 
@@ -54,10 +55,13 @@ func (n Node) Install(program string) (did []string, warning string, err error) 
 	if unfit != nil && c.ours() < 0 {
 		return nil, "", unfit
 	}
+	if did, err = n.cancelRemoval(); err != nil {
+		return did, "", err
+	}
 	// The program first: as soon as the file has the entry, pods need the program.
 	copied, err := n.copyProgram(program)
 	if err != nil {
-		return nil, "", err
+		return did, "", err
 	}
 	if copied {
 		did = append(did, "installed "+n.Program())
@@ -75,68 +79,38 @@ func (n Node) Install(program string) (did []string, warning string, err error) 
 	if err := replace(file, c.text, next); err != nil {
 		return did, "", fmt.Errorf("add %s to the network configuration: %w", Type, err)
 	}
+	if err := n.removeUninstalled(); err != nil {
+		return did, "", err
+	}
 	return append(did, fmt.Sprintf("added %s to %s, behind %s", Type, file, c.plugins[len(c.plugins)-1].kind)), c.warning(file), nil
 }
 
 // Uninstall takes the plugin out of all network configurations of the node, and removes its program if
-// no pod needs it any more, or if force is set. It returns what it changed, and if the program stays, why.
-func (n Node) Uninstall(force bool) (did []string, stays string, err error) {
+// no pod needs it any more, or if force is set. Otherwise the removal waits for these pods (Finish). It returns what it changed, and what waits.
+func (n Node) Uninstall(force bool) (did []string, waits podrecord.Waits, err error) {
 	release, err := n.lock()
 	if err != nil {
-		return nil, "", err
+		return nil, waits, err
 	}
 	defer release()
 	if err := removeTemporaries(n.ConfDir); err != nil {
-		return nil, "", err
+		return nil, waits, err
 	}
 	files, err := n.files()
 	if err != nil {
-		return nil, "", err
+		return nil, waits, err
 	}
 	for _, file := range files {
 		removed, err := removeFrom(file)
 		if err != nil {
-			return did, "", err
+			return did, waits, err
 		}
 		if removed {
 			did = append(did, fmt.Sprintf("removed %s from %s", Type, file))
 		}
 	}
-	if _, err := os.Lstat(n.Program()); errors.Is(err, fs.ErrNotExist) {
-		return did, "", nil
-	}
-	records, _, err := podrecord.Dir(n.Records).List()
-	if err != nil {
-		return did, "", err
-	}
-	if left := needProgram(records); left > 0 && !force {
-		return did, fmt.Sprintf("%s stays: interfaces of pods that it recorded and that are still there: %d; some container runtimes need it to end these pods", n.Program(), left), nil
-	}
-	if err := os.Remove(n.Program()); err != nil {
-		return did, "", fmt.Errorf("remove plugin: %w", err)
-	}
-	return append(did, "removed "+n.Program()), "", nil
-}
-
-// needProgram counts the records of pods for whose end a runtime may execute the plugin. A runtime that executes the
-// plugins of its present configuration does not, and leaves the record, which only a daemon removes. Therefore
-// pods whose network namespace is gone do not count: runtimes remove it after DEL. An interface that the main plugin
-// made counts until DEL has removed it.
-func needProgram(records []podrecord.Record) (n int) {
-	for i := range records {
-		if r := &records[i]; r.Made || !isGone(r.NetNS) {
-			n++
-		}
-	}
-	return n
-}
-
-// isGone reports whether the file of a network namespace does not exist any more. If its directory does not exist
-// either, this process may see another file system than the container runtime does.
-func isGone(path string) bool {
-	_, err := os.Lstat(path)
-	_, noDir := os.Stat(filepath.Dir(path))
-	return errors.Is(err, fs.ErrNotExist) && noDir == nil
+	removed, waits, err := n.finish(force)
+	return append(did, removed...), waits, err
 }
 
 // removeFrom takes the plugin out of one file, also if it occurs several times in the chain.
@@ -196,14 +170,14 @@ func (n Node) inUse() (file string, c chain, err error) {
 // configExtensions are those of the files that containerd and CRI-O read (libcni.ConfFiles).
 var configExtensions = []string{".conf", ".conflist", ".json"}
 
-// files lists the network configurations in the order of their names.
+// files lists the network configurations in the order of their names, without the one that is only for the end of pods.
 func (n Node) files() (files []string, err error) {
 	entries, err := os.ReadDir(n.ConfDir)
 	if err != nil {
 		return nil, fmt.Errorf("list network configurations: %w", err)
 	}
 	for _, e := range entries {
-		if !e.IsDir() && slices.Contains(configExtensions, filepath.Ext(e.Name())) {
+		if !e.IsDir() && e.Name() != uninstalledFile && slices.Contains(configExtensions, filepath.Ext(e.Name())) {
 			files = append(files, filepath.Join(n.ConfDir, e.Name()))
 		}
 	}

@@ -94,9 +94,9 @@ func TestInstallAndUninstallRestoreTheNode(t *testing.T) {
 	if did, _, err := n.Install(program); err != nil || len(did) != 1 {
 		t.Errorf("a file that was replaced: %q, %v", did, err)
 	}
-	did, stays, err := n.Uninstall(false)
-	if err != nil || len(did) != 2 || stays != "" {
-		t.Errorf("%q, %q, %v", did, stays, err)
+	did, waits, err := n.Uninstall(false)
+	if err != nil || len(did) != 2 || !waits.None() {
+		t.Errorf("%q, %+v, %v", did, waits, err)
 	}
 	for name, text := range files {
 		if got := get(t, filepath.Join(n.ConfDir, name)); got != text {
@@ -108,8 +108,8 @@ func TestInstallAndUninstallRestoreTheNode(t *testing.T) {
 			t.Errorf("%s: %v, %v", dir, entries, err)
 		}
 	}
-	if did, stays, err := n.Uninstall(false); err != nil || did != nil || stays != "" {
-		t.Errorf("a second time: %q, %q, %v", did, stays, err)
+	if did, waits, err := n.Uninstall(false); err != nil || did != nil || !waits.None() {
+		t.Errorf("a second time: %q, %+v, %v", did, waits, err)
 	}
 }
 
@@ -127,16 +127,17 @@ func TestUninstallKeepsTheProgramForPods(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	did, stays, err := n.Uninstall(false)
-	if err != nil || len(did) != 1 || !strings.HasPrefix(stays, n.Program()+" stays: ") || !strings.Contains(stays, "still there: 2;") {
-		t.Errorf("%q, %q, %v", did, stays, err)
+	did, waits, err := n.Uninstall(false)
+	if err != nil || len(did) != 1 || waits.String() != "for the end of 2 pods: here, unknown" || waits.Gone != 0 {
+		t.Errorf("%q, %+v, %v", did, waits, err)
 	}
 	if get(t, filepath.Join(n.ConfDir, "a.conflist")) != flannel || get(t, n.Program()) == "" {
 		t.Error("the file is not restored, or the program is gone")
 	}
-	if did, stays, err := n.Uninstall(true); err != nil || len(did) != 1 || stays != "" {
-		t.Errorf("by force: %q, %q, %v", did, stays, err)
+	if did, waits, err := n.Uninstall(true); err != nil || len(did) != 1 || !waits.None() {
+		t.Errorf("by force: %q, %+v, %v", did, waits, err)
 	}
+	expectNoRemoval(t, n)
 }
 
 // A runtime that ends pods with its present configuration leaves the record of a pod. The program does not wait for
@@ -151,8 +152,8 @@ func TestUninstallDoesNotWaitForPodsThatAreGone(t *testing.T) {
 		if err := podrecord.Dir(n.Records).Put(&p); err != nil {
 			t.Fatal(err)
 		}
-		if did, stays, err := n.Uninstall(false); err != nil || (stays != "") != made || (len(did) == 1) != made {
-			t.Errorf("made %v: %q, %q, %v", made, did, stays, err)
+		if did, waits, err := n.Uninstall(false); err != nil || waits.None() == made || (waits.Gone == 1) != made || (len(did) == 1) != made {
+			t.Errorf("made %v: %q, %+v, %v", made, did, waits, err)
 		}
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"strings"
 
+	"github.com/tcpilot/tcpilot/internal/cnispec"
 	"github.com/tcpilot/tcpilot/internal/regular"
 )
 
@@ -20,11 +21,8 @@ type Main struct {
 	Cluster  []netip.Prefix // of all nodes' pods, whose packets to each other are not masqueraded
 }
 
-const (
-	// mainFile is the network configuration with tcpilot-cni as the main plugin, and mainNetwork the name of the network.
-	mainFile    = "10-tcpilot.conflist"
-	mainNetwork = "tcpilot"
-)
+// mainFile is the network configuration with tcpilot-cni as the main plugin.
+const mainFile = "10-tcpilot.conflist"
 
 // helpers are the plugins of the CNI project that the main plugin's configuration has.
 var helpers = []string{"host-local", "portmap"}
@@ -55,9 +53,12 @@ func (n Node) InstallMain(program string, m Main) (did []string, warning string,
 			return nil, "", fmt.Errorf("the program %s is not in %s, and the main plugin needs it: install the plugins of the CNI project there (package kubernetes-cni or containernetworking-plugins), or name the container runtime's directory of plugins (--bin-dir)", name, n.BinDir)
 		}
 	}
+	if did, err = n.cancelRemoval(); err != nil {
+		return did, "", err
+	}
 	copied, err := n.copyProgram(program)
 	if err != nil {
-		return nil, "", err
+		return did, "", err
 	}
 	if copied {
 		did = append(did, "installed "+n.Program())
@@ -69,35 +70,14 @@ func (n Node) InstallMain(program string, m Main) (did []string, warning string,
 	if changed {
 		did = append(did, fmt.Sprintf("wrote %s, with %s as the main plugin and addresses of %s", filepath.Join(n.ConfDir, mainFile), Type, join(m.PodCIDRs)))
 	}
+	// Not earlier, because until then the runtime needs it to end pods.
+	if err := n.removeUninstalled(); err != nil {
+		return did, "", err
+	}
 	if len(m.Cluster) == 0 {
 		warning = "without --cluster-cidr, pods of other nodes see this node's address instead of that of the pod that connects to them"
 	}
 	return did, warning, nil
-}
-
-// UninstallMain removes the network configuration that InstallMain has written, and returns what it removed. Pods that run are not affected; new
-// ones do not start until the node has another network plugin.
-func (n Node) UninstallMain() (did []string, err error) {
-	release, err := n.lock()
-	if err != nil {
-		return nil, err
-	}
-	defer release()
-	file := filepath.Join(n.ConfDir, mainFile)
-	text, err := regular.Read(file, maxConfig)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
-	}
-	if err == nil && !isMain(text) {
-		err = fmt.Errorf("%s is not of 'tcpilot cni install --main': remove it yourself", file)
-	}
-	if err == nil {
-		err = errors.Join(os.Remove(file), syncDir(n.ConfDir))
-	}
-	if err != nil {
-		return nil, fmt.Errorf("remove network configuration: %w", err)
-	}
-	return []string{"removed " + file}, nil
 }
 
 // check returns what is wrong with the networks.
@@ -166,7 +146,7 @@ func (n Node) mainConfig(m Main) []byte {
     {"type": "portmap", "capabilities": {"portMappings": true}}
   ]
 }
-`, mainNetwork, Type, n.places(), except, strings.Join(ranges, ", "), capabilities)
+`, cnispec.MainNetwork, Type, n.places(), except, strings.Join(ranges, ", "), capabilities)
 }
 
 // isMain reports whether a network configuration is one of mainConfig.
@@ -177,7 +157,7 @@ func isMain(text []byte) bool {
 			Type string `json:"type"`
 		} `json:"plugins"`
 	}
-	return json.Unmarshal(text, &c) == nil && c.Name == mainNetwork && len(c.Plugins) > 0 && c.Plugins[0].Type == Type
+	return json.Unmarshal(text, &c) == nil && c.Name == cnispec.MainNetwork && len(c.Plugins) > 0 && c.Plugins[0].Type == Type
 }
 
 func join(list []netip.Prefix) string {

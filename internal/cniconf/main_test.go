@@ -94,9 +94,10 @@ func TestInstallMain(t *testing.T) {
 	if err := os.Remove(file); err != nil {
 		t.Fatal(err)
 	}
-	if did, _, err := n.Uninstall(false); err != nil || len(did) != 1 {
+	if did, _, err := n.Uninstall(false); err != nil || !slices.Equal(did, []string{"removed " + n.uninstalled(), "removed " + n.Program()}) {
 		t.Errorf("uninstall: %q, %v", did, err)
 	}
+	expectNoRemoval(t, n)
 	if left, _ := os.ReadDir(n.ConfDir); len(left) != 1 {
 		t.Errorf("left %v", left)
 	}

@@ -115,9 +115,6 @@ type Lease struct {
 
 const hostLocal = "host-local"
 
-// hostLocalDir is where host-local keeps addresses without the key dataDir (plugins/ipam/host-local/backend/disk).
-const hostLocalDir = "/var/lib/cni/networks"
-
 // unknownLeases lists the addresses of host-local, in the networks of the node that have tcpilot-cni, for which no attachment is
 // known, and which no interface of a namespace has.
 func (c *collection) unknownLeases() (list []Lease) {
@@ -172,7 +169,7 @@ func (c *collection) leaseDirs() map[string]string {
 				} `json:"ipam"`
 			}
 			if json.Unmarshal(p.Bytes, &keys) == nil && keys.IPAM.Type == hostLocal {
-				dirs[filepath.Join(cmp.Or(keys.IPAM.Dir, hostLocalDir), list.Name)] = list.Name
+				dirs[filepath.Join(cmp.Or(keys.IPAM.Dir, cnispec.HostLocalDir), list.Name)] = list.Name
 			}
 		}
 	}

@@ -381,10 +381,23 @@ func (d *Daemon) Pods(context.Context) (api.PodList, error) {
 // PodName implements api.Backend.
 func (d *Daemon) PodName(netns uint64) string { return d.pods.view.Load().names[netns] }
 
-// podStatus is what the status says of pods; nil without pods.
+// podStatus is what the status says of pods; nil if there is nothing to say.
 func (d *Daemon) podStatus() *api.PodStatus {
 	l, _ := d.Pods(context.Background())
-	return l.Status(d.pods.view.Load().failed)
+	s := l.Status(d.pods.view.Load().failed)
+	r, err := d.pods.records.Removal()
+	if err != nil || r == nil {
+		return s // List reports a directory that cannot be read
+	}
+	waits, err := d.pods.records.Waits()
+	if err != nil {
+		return s
+	}
+	if s == nil {
+		s = new(api.PodStatus)
+	}
+	s.Removal = &api.PluginRemoval{Since: r.Since, Waits: waits.String()}
+	return s
 }
 
 func (d *Daemon) podCounts() (list []metrics.PodCount) {

@@ -260,14 +260,16 @@ func (d Dir) Writable() error {
 
 func (d Dir) path(file string) string { return filepath.Join(string(d), file) }
 
-// files lists the names in the directory in order.
+// files lists the names of records and temporary files in order.
 func (d Dir) files() (names []string, err error) {
 	entries, err := os.ReadDir(string(d))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
 	for _, e := range entries {
-		names = append(names, e.Name())
+		if !isOther(e.Name()) {
+			names = append(names, e.Name())
+		}
 	}
 	return names, err
 }

@@ -207,22 +207,28 @@ func (c *cluster) pod(t *testing.T, name string, hostPort int, annotations map[s
 func (c *cluster) run(t *testing.T, name string, hostPort int, annotations map[string]string) *kubePod {
 	t.Helper()
 	c.api.Must(t, "POST", namespace+"/pods", "application/json", c.pod(t, name, hostPort, annotations))
-	return c.awaitPod(t, name)
+	return c.newPod(t, name)
 }
 
-func (c *cluster) awaitPod(t *testing.T, name string) *kubePod {
+// newPod waits until a pod is ready.
+func (c *cluster) newPod(t *testing.T, name string) *kubePod {
 	t.Helper()
 	p := &kubePod{name: name}
-	within(t, 3*limit, name+" is ready", func() (err error) {
-		if p.first, err = c.get(t, namespace+"/pods/"+name); err == nil && p.first.ready().Status != "True" {
-			err = fmt.Errorf("%+v: %s", p.first.Status, c.events(t))
-		}
-		return err
-	})
+	c.awaitPod(t, p)
 	for _, a := range p.first.Status.PodIPs {
 		p.addresses = append(p.addresses, a.IP)
 	}
 	return p
+}
+
+func (c *cluster) awaitPod(t *testing.T, p *kubePod) {
+	t.Helper()
+	within(t, 3*limit, p.name+" is ready", func() (err error) {
+		if p.first, err = c.get(t, namespace+"/pods/"+p.name); err == nil && p.first.ready().Status != "True" {
+			err = fmt.Errorf("%+v: %s", p.first.Status, c.events(t))
+		}
+		return err
+	})
 }
 
 // annotate changes an annotation; "null" removes it.
@@ -256,6 +262,22 @@ func (c *cluster) expectReady(t *testing.T, when string, pods ...*kubePod) {
 		must(t, err)
 		if now.ready() != p.first.ready() || !slices.Equal(now.Status.ContainerStatuses, p.first.Status.ContainerStatuses) {
 			t.Errorf("%s, %s: %+v, and first %+v: %s", when, p.name, now.Status, p.first.Status, c.events(t))
+		}
+	}
+}
+
+// expectReadyAgain waits until pods are ready after a start of the kubelet, and fails if a container was started again. From then on, expectReady
+// compares with that.
+//
+// Ready may have changed: before 1.35 a kubelet always reports a pod with a readiness probe as not ready until its first probe (worker.initialValue in
+// pkg/kubelet/prober, kubernetes/kubernetes#100277), and since then if the container is younger than 10 s (kubeletRestartGracePeriod).
+func (c *cluster) expectReadyAgain(t *testing.T, pods ...*kubePod) {
+	t.Helper()
+	for _, p := range pods {
+		c.expectProbes(t, "after a start of the kubelet", p)
+		before := p.first.Status.ContainerStatuses
+		if c.awaitPod(t, p); !slices.Equal(p.first.Status.ContainerStatuses, before) {
+			t.Errorf("%s: %+v, and before the kubelet was killed %+v: %s", p.name, p.first.Status, before, c.events(t))
 		}
 	}
 }

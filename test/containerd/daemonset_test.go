@@ -40,7 +40,7 @@ func TestKubeletDaemonSet(t *testing.T) {
 	}
 }
 
-// The node becomes ready with the manifest of the main plugin, and is not when it is uninstalled.
+// The node becomes ready with the manifest of the main plugin, and is not when it is uninstalled. Pods go on, and end.
 func (c *cluster) testMainManifest(t *testing.T, manifest string) {
 	c.setPodCIDRs(t, "10.244.1.0/24")
 	c.install(t, manifest)
@@ -49,13 +49,17 @@ func (c *cluster) testMainManifest(t *testing.T, manifest string) {
 	if !strings.HasPrefix(web.addresses[0], "10.244.1.") {
 		t.Errorf("addresses %q", web.addresses)
 	}
-	c.remove(t, web, db)
-	c.expectNothingOfPods(t)
+	flow := connect(t, c.outside, net.JoinHostPort(c.own.V4.String(), "8080"))
 	c.uninstall(t)
-	c.expectUninstalled(t)
-	if _, err := os.Stat(c.path("net.d/10-tcpilot.conflist")); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("the network configuration is left: %v", err)
+	c.expectNode(t, false, "tcpilot-cni is uninstalled")
+	if _, err := flow.get("/"); err != nil {
+		t.Errorf("uninstalled, a connection: %v", err)
 	}
+	fetch(t, c.outside, net.JoinHostPort(c.own.V4.String(), "8080"), "/")
+	c.expectReady(t, "uninstalled", web, db)
+	c.remove(t, web, db)
+	c.expectNoMainPlugin(t)
+	c.expectUninstalled(t)
 	c.expectNode(t, false, "cni plugin not initialized")
 }
 

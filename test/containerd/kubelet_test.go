@@ -38,6 +38,41 @@ func TestKubeletMain(t *testing.T) {
 	c.testPods(t, 2)
 }
 
+// When the main plugin is uninstalled, its pods go on, and end, and no new one begins. The end of the last one leaves nothing.
+func TestKubeletUninstall(t *testing.T) {
+	c := newCluster(t, "uninstall")
+	c.runDaemon(t)
+	c.installMain(t)
+	c.expectNode(t, true, "")
+	web := c.run(t, "web", 8080, nil)
+	flow := connect(t, c.outside, net.JoinHostPort(c.own.V4.String(), "8080"))
+	c.uninstallPlugin(t, "--main")
+	c.expectNode(t, false, "tcpilot-cni is uninstalled")
+	c.api.Must(t, "POST", namespace+"/pods", "application/json", c.pod(t, "late", 0, nil))
+	within(t, limit, "the kubelet does not start a pod", func() error {
+		if text := c.events(t); !strings.Contains(text, "NetworkNotReady") {
+			return fmt.Errorf("%s", text)
+		}
+		return nil
+	})
+	if _, err := flow.get("/"); err != nil {
+		t.Errorf("uninstalled, a connection: %v", err)
+	}
+	c.expectProbes(t, "uninstalled", web)
+	c.expectReady(t, "uninstalled", web)
+	c.remove(t, web, &kubePod{name: "late"})
+	c.expectNoMainPlugin(t)
+	c.expectNothing(t)
+	c.expectNode(t, false, "cni plugin not initialized")
+}
+
+// expectNoMainPlugin waits until the kubelet has removed the sandboxes of the main plugin's pods, which it does once a minute, and nothing
+// of the plugin is left.
+func (c *cluster) expectNoMainPlugin(t *testing.T) {
+	t.Helper()
+	within(t, 9*limit, "nothing of the plugin is left", c.pluginLeft)
+}
+
 // Behind ptp and portmap, tcpilot-cni does the same. A pod that ran before it was installed has rules and annotations too.
 func TestKubeletChained(t *testing.T) {
 	c := newCluster(t, "chained")
@@ -60,7 +95,7 @@ func (c *cluster) testStaticPod(t *testing.T) {
 	t.Helper()
 	file := c.path("static/server.json")
 	must(t, os.WriteFile(file, []byte(c.pod(t, "static", 0, map[string]string{profile: "bulk"})), 0o644))
-	p := c.awaitPod(t, "static-"+c.name)
+	p := c.newPod(t, "static-"+c.name)
 	for _, of := range []struct {
 		value string
 		rules int
@@ -155,6 +190,7 @@ func (c *cluster) testConnections(t *testing.T, web, db *kubePod, pods []*kubePo
 	x.flow(t, "without the kubelet and containerd")
 	c.startContainerd(t)
 	c.kubelet.start(t, nil)
+	c.expectReadyAgain(t, pods...)
 	x.goesOn(t, "after all of them have started again")
 	c.configureDaemon(t, c.podKeys(""))
 	x.goesOn(t, "without host routing")

@@ -180,7 +180,11 @@ func TestRootDaemonSet(t *testing.T) {
 	}
 	expectCC("after a kill", "reno", "cubic")
 	n.plugin(t, "DEL", pod, "web-1", nil)
-	n.plugin(t, "ADD", pod, "web-2", nil) // and runs when tcpilot is uninstalled
+	netns, err := os.Open(pod.Path()) // of a pod that runs when tcpilot is uninstalled
+	must(t, err)
+	path := fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), netns.Fd())
+	_, _, err = n.cni(t.Context(), "ADD", "web-2", "eth0", path, map[string]any{"prevResult": map[string]string{"cniVersion": "1.1.0"}})
+	must(t, err)
 
 	must(t, follower.Process.Signal(unix.SIGTERM))
 	if err := <-follow; err != nil {
@@ -203,8 +207,13 @@ func TestRootDaemonSet(t *testing.T) {
 		t.Errorf("the program is removed although a pod may need it: %v", err)
 	}
 	// Without the daemon, DEL succeeds with a warning.
-	_, _, err := n.cni(t.Context(), "DEL", "web-2", "eth0", pod.Path(), nil)
+	_, _, err = n.cni(t.Context(), "DEL", "web-2", "eth0", path, nil)
 	must(t, err)
+	time.Sleep(3 * time.Second)
+	if _, err := os.Stat(plugin); err != nil {
+		t.Errorf("the program is removed although DEL of the plugins before it may fail: %v", err)
+	}
+	must(t, netns.Close())
 	eventually(t, 10*time.Second, "the program is removed after the pod's end", func() error {
 		if _, err := os.Stat(plugin); err == nil {
 			return fmt.Errorf("%s is there\n%s", plugin, n.log)

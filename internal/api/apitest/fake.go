@@ -33,6 +33,7 @@ type Fake struct {
 
 	PodList api.PodList      // of New: without pods
 	Stale   []api.RefusedPod // records that SyncPods removes
+	Removal *api.PluginRemoval
 
 	Asked    api.ExplainRequest // by the latest Explain
 	Detached bool
@@ -256,7 +257,9 @@ func (f *Fake) Status(context.Context) (api.Status, error) {
 	}
 	s.HostRoutes = []api.HostRoutes{{Count: 2, Routes: []string{"10.0.0.0/8", "10.7.0.0/16 metric 100"}, Left: []string{"fd00::/8: from a router's advertisement"}}}
 	s.HostSysctls = []api.HostSysctl{{Sysctl: "net.ipv4.tcp_comp_sack_nr", Original: "44", Value: "100", Since: Now.Add(-3 * time.Hour)}}
-	s.Pods = f.PodList.Status("")
+	if s.Pods = f.PodList.Status(""); f.Removal != nil {
+		s.Pods.Removal = f.Removal
+	}
 	s.Counters.NameRules(f.Snap.Rules)
 	if f.Healthy {
 		s.ConfigError, s.Features = "", s.Features[:1]

@@ -1,0 +1,214 @@
+package cniconf
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/tcpilot/tcpilot/internal/cnispec"
+	"github.com/tcpilot/tcpilot/internal/podrecord"
+	"github.com/tcpilot/tcpilot/internal/regular"
+)
+
+// uninstalledFile is the network configuration that takes the place of mainFile until the last pod of the main plugin has ended. containerd
+// ends pods with its present configuration, and cannot without one. The name comes behind that of any other plugin's.
+const uninstalledFile = "zz-tcpilot-uninstalled.conflist"
+
+func (n Node) uninstalled() string { return filepath.Join(n.ConfDir, uninstalledFile) }
+
+// UninstallMain puts a configuration with which pods only end in the place of the one that InstallMain has written, and returns what it
+// removed. Pods that run are not affected; new ones do not start until the node has another network plugin. Uninstall has
+// to follow: it removes that configuration, or has it wait for pods.
+func (n Node) UninstallMain() (did []string, err error) {
+	release, err := n.lock()
+	if err != nil {
+		return nil, err
+	}
+	defer release()
+	file := filepath.Join(n.ConfDir, mainFile)
+	text, err := regular.Read(file, maxConfig)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	var ending []byte
+	if err == nil {
+		if ending, err = onlyEnding(text); err != nil {
+			err = fmt.Errorf("%s is not of 'tcpilot cni install --main': remove it yourself", file)
+		}
+	}
+	if err == nil {
+		err = n.beginRemoval()
+	}
+	if err == nil { // before the other one is removed: at no moment there is none
+		_, err = writeNew(n.uninstalled(), ending)
+	}
+	if err == nil {
+		err = errors.Join(os.Remove(file), syncDir(n.ConfDir))
+	}
+	if err != nil {
+		return nil, fmt.Errorf("remove network configuration: %w", err)
+	}
+	return []string{"removed " + file}, nil
+}
+
+// onlyEnding is a configuration of InstallMain with the key by which the plugin refuses pods.
+func onlyEnding(text []byte) ([]byte, error) {
+	if !isMain(text) {
+		return nil, errors.New("it has another network")
+	}
+	c, err := parse(text)
+	if err != nil {
+		return nil, err
+	}
+	at := c.plugins[0].start + 1 // behind {
+	return splice(text, at, at, fmt.Sprintf("%q: true, ", cnispec.UninstalledKey)), nil
+}
+
+// beginRemoval writes that the plugin is to be removed. The caller has the lock.
+func (n Node) beginRemoval() error {
+	inode, err := inodeOf(n.ConfDir)
+	if err != nil {
+		return err
+	}
+	d := podrecord.Dir(n.Records)
+	next := podrecord.Removal{ConfDir: n.ConfDir, BinDir: n.BinDir, Inode: inode, Since: time.Now().UTC().Truncate(time.Second)}
+	if r, err := d.Removal(); err == nil && r != nil {
+		if next.Since = r.Since; *r == next {
+			return nil
+		}
+	}
+	return d.BeginRemoval(&next)
+}
+
+func inodeOf(dir string) (uint64, error) {
+	var st syscall.Stat_t
+	if err := syscall.Stat(dir, &st); err != nil {
+		return 0, fmt.Errorf("stat %s: %w", dir, err)
+	}
+	return st.Ino, nil
+}
+
+// cancelRemoval forgets a removal that waits for pods, so that their end does not remove the program. The caller has the lock.
+func (n Node) cancelRemoval() (did []string, err error) {
+	d := podrecord.Dir(n.Records)
+	if r, err := d.Removal(); err == nil && r == nil {
+		return nil, nil
+	}
+	if err := d.EndRemoval(); err != nil {
+		return nil, err
+	}
+	return []string{"cancelled the removal of " + n.Program()}, nil
+}
+
+// removeUninstalled removes the configuration that is only for the end of pods.
+func (n Node) removeUninstalled() error {
+	if err := remove(n.uninstalled()); err != nil {
+		return fmt.Errorf("remove network configuration: %w", err)
+	}
+	return syncDir(n.ConfDir)
+}
+
+// finish removes what is left of the plugin when no network configuration has it: unless pods wait, or by force. The caller has the lock.
+func (n Node) finish(force bool) (did []string, waits podrecord.Waits, err error) {
+	d := podrecord.Dir(n.Records)
+	left := slices.DeleteFunc([]string{n.uninstalled(), n.Program()}, func(file string) bool {
+		_, err := os.Lstat(file)
+		return errors.Is(err, fs.ErrNotExist)
+	})
+	if len(left) == 0 {
+		return nil, waits, d.EndRemoval()
+	}
+	if err := n.beginRemoval(); err != nil { // before the records are read
+		return nil, waits, err
+	}
+	if !force {
+		if waits, err = d.Waits(); err != nil || !waits.None() {
+			return nil, waits, err
+		}
+	}
+	for _, file := range left {
+		if err := os.Remove(file); err != nil {
+			return did, waits, fmt.Errorf("remove plugin: %w", err)
+		}
+		did = append(did, "removed "+file)
+	}
+	if !force {
+		n.removeLeases()
+	}
+	return did, waits, d.EndRemoval()
+}
+
+// removeLeases removes what host-local keeps of a network that has no addresses any more: a lock, and the address that was given last.
+func (n Node) removeLeases() {
+	if n.Leases == "" {
+		return
+	}
+	dir := filepath.Join(n.Leases, cnispec.MainNetwork)
+	entries, err := os.ReadDir(dir)
+	if err != nil || slices.ContainsFunc(entries, func(e os.DirEntry) bool { _, err := netip.ParseAddr(e.Name()); return err == nil }) {
+		return
+	}
+	for _, e := range entries {
+		if name := e.Name(); name == "lock" || strings.HasPrefix(name, "last_reserved_ip.") {
+			os.Remove(filepath.Join(dir, name))
+		}
+	}
+	os.Remove(dir) // stays if it has something else
+}
+
+// Finish does the rest of an Uninstall that has waited for pods, if it need not wait any more, and returns what it removed. The plugin calls it at the
+// end of each pod, while other processes of it may do the same.
+//
+// It does nothing where the directories of Uninstall are others, as in another mount namespace: then the process that waits does it
+// ('tcpilot cni uninstall --follow').
+func Finish(records, leases string) (did []string, err error) {
+	d := podrecord.Dir(records)
+	r, err := d.Removal()
+	if err != nil || r == nil {
+		return nil, err
+	}
+	if waits, err := d.Waits(); err != nil || !waits.None() {
+		return nil, err
+	}
+	n := Node{ConfDir: r.ConfDir, BinDir: r.BinDir, Records: records, Leases: leases}
+	n.removeLeases()
+	if inode, err := inodeOf(n.ConfDir); err != nil || inode != r.Inode {
+		return nil, nil
+	}
+	release, err := n.lock()
+	if err != nil {
+		return nil, err
+	}
+	defer release()
+	if now, err := d.Removal(); err != nil || now == nil || *now != *r {
+		return nil, err // it is finished or cancelled
+	}
+	if has, err := n.hasPlugin(); err != nil || has {
+		return nil, err // somebody has put it there again, by hand
+	}
+	did, _, err = n.finish(false)
+	return did, err
+}
+
+// hasPlugin reports whether pods may start with the plugin.
+func (n Node) hasPlugin() (bool, error) {
+	files, err := n.files()
+	for _, file := range files {
+		text, failed := regular.Read(file, maxConfig)
+		if errors.Is(failed, fs.ErrNotExist) {
+			continue
+		}
+		if failed != nil || bytes.Contains(text, []byte(Type)) {
+			return true, failed
+		}
+	}
+	return false, err
+}
