@@ -55,7 +55,7 @@ func (ys *yields) list() []Yield {
 
 // SetYield stops setting a field, or the congestion control, because the administrator
 // changed the sysctl that is the kernel's default for it. That lasts until ClearYields,
-// whatever the sysctl is set to later. It does nothing if no rule sets or learns d. It fills
+// whatever the sysctl is set to later. It does nothing if no rule sets, adapts or learns d. It fills
 // in y.Field. Policies do not change, because other network namespaces use them as well:
 // the caller writes the mask of Yields to the datapath. It reports whether the yield is new.
 func (e *Engine) SetYield(y Yield, d Default) bool {
@@ -73,11 +73,11 @@ func (e *Engine) SetYield(y Yield, d Default) bool {
 	return true
 }
 
-// gives reports whether some rule sets or learns d.
+// gives reports whether some rule sets, adapts or learns d.
 func (e *Engine) gives(d Default) bool {
 	for i := range e.rules.list {
 		r := &e.rules.list[i]
-		if d.CC && (r.CC != (tcp.CC{}) || r.Learn != nil) || !d.CC && r.Set.Mask()&(1<<d.Field) != 0 {
+		if d.CC && (r.CC != (tcp.CC{}) || r.Learn != nil) || !d.CC && (r.Set.Mask()&(1<<d.Field) != 0 || r.Adapts(d.Field)) {
 			return true
 		}
 	}
