@@ -28,6 +28,8 @@ const (
 
 	lifeMemory = 32 // connections over which the length is averaged
 	lifeLeast  = 4  // least connections from which a length is computed
+	// lifeLate is how late, in milliseconds, the sample of an end may come after those of later ends.
+	lifeLate = 60_000
 	// lifeSlack is how far, in binary logarithms, the length of connections must be from that of
 	// the slice for the slice to change. Rounding alone would change it at 0.5.
 	lifeSlack = 0.75
@@ -93,12 +95,15 @@ func (n *node) noteLifetime(s *tcp.Sample) {
 func (l *lifetimes) add(lasted time.Duration, ended, standsFor uint32, o overlap) {
 	shared := o != overlap{}
 	ms := float32(lasted.Seconds() * 1e3)
+	since := int32(ended - l.ended)
+	if since < -lifeLate { // the clock was set back, or nothing ended for so long that the difference does not fit
+		since = math.MaxInt32
+	}
 	if l.n = min(l.n+1, lifeMemory); shared && l.n > 1 {
-		since := float32(max(0, int32(ended-l.ended))) / float32(standsFor)
-		l.gap += (min(since, ms) - l.gap) / float32(l.n-1)
+		l.gap += (min(float32(max(0, since))/float32(standsFor), ms) - l.gap) / float32(l.n-1)
 	}
 	l.ms += (ms - l.ms) / float32(l.n)
-	if l.n == 1 || int32(ended-l.ended) > 0 {
+	if l.n == 1 || since > 0 {
 		l.ended = ended
 	}
 	l.log += (float32(math.Log2(float64(lasted))) - l.log) / float32(l.n)

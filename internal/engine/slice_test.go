@@ -272,3 +272,23 @@ func TestHowManyAtATime(t *testing.T) {
 		t.Errorf("nine at a time: fewer than six in %d of 1900", low)
 	}
 }
+
+// Connections that come one at a time count as one at a time, also after a pause in which the milliseconds of their ends
+// have passed half of 32 bits, and after the clock was set back.
+func TestOverlapAfterALongPause(t *testing.T) {
+	const day = 24 * 3600 * 1000
+	for name, pause := range map[string]int64{"ten days": 10 * day, "30 days": 30 * day, "60 days": 60 * day, "set back by 8 hours": -day / 3} {
+		var l lifetimes
+		ended := start / int64(time.Millisecond)
+		for i := range 3 * lifeMemory {
+			if ended += 1500; i == lifeMemory {
+				ended += pause
+			}
+			l.add(time.Second, uint32(ended), 1, ofPath)
+			if l.many || i > 1 && l.atOnce() > 1.2 {
+				t.Errorf("%s: connection %d: %.1f at once", name, i, l.atOnce())
+				break
+			}
+		}
+	}
+}
