@@ -37,11 +37,11 @@ func (e *Engine) compareFailures(rs *ruleState, leaf *node, s *tcp.Sample) {
 	for m := leaf; m != nil; m = m.above() {
 		switch {
 		case m.failures != nil:
-			m.failures.Add(failed, by, weight, slice, atOnce)
+			m.failures.Add(failed, by, weight, slice, s.At, atOnce)
 			e.saves.add(m)
 		case m == rs.root:
 			m.failures = &learn.Failures{}
-			m.failures.Add(failed, by, weight, slice, atOnce)
+			m.failures.Add(failed, by, weight, slice, s.At, atOnce)
 			e.saves.add(m)
 		case failed:
 			// Most paths need no memory for this. The first failure begins the count, and is not

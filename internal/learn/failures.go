@@ -59,21 +59,21 @@ type FailureShares struct {
 
 // Add adds a connection that ended. weight is the inverse probability of its assignment,
 // multiplied by the number of connections that it stands for; slice and atOnce are as
-// Outcome.Slice and Outcome.AtOnce.
-func (f *Failures) Add(failed bool, by Assignment, weight float64, slice int64, atOnce float64) {
+// Outcome.Slice and Outcome.AtOnce, and at is when it ended (Unix nanoseconds).
+func (f *Failures) Add(failed bool, by Assignment, weight float64, slice, at int64, atOnce float64) {
 	if !(weight > 0) || math.IsInf(weight, 0) {
 		return
 	}
 	switch by {
 	case HoldOutSlice:
-		f.Slices.add(failed, weight, slice)
+		f.Slices.add(failed, weight, slice, at)
 	case HoldOutConnection:
 		n := f.Connections.N
-		if f.Connections.add(failed, weight, slice); atOnce >= Overlapping {
+		if f.Connections.add(failed, weight, slice, at); atOnce >= Overlapping {
 			f.Shared += f.Connections.N - n
 		}
 	default:
-		f.Treated.add(failed, weight, slice)
+		f.Treated.add(failed, weight, slice, at)
 	}
 	if holdOut := max(f.Slices.N, f.Connections.N); min(f.Treated.N, holdOut) > failureMemory || f.Treated.N+holdOut > mostFailures {
 		for _, g := range []*FailureGroup{&f.Treated, &f.Slices, &f.Connections} {
@@ -118,9 +118,9 @@ func moreFail(treated, holdOut *FailureGroup) bool {
 }
 
 // add adds a connection. One of an earlier slice counts in the open one, so that a
-// slice with slow connections is not counted in pieces.
-func (g *FailureGroup) add(failed bool, weight float64, slice int64) {
-	if slice == 0 || slice > g.Slice {
+// slice with slow connections is not counted in pieces. If the open one is later than at, the clock was set back.
+func (g *FailureGroup) add(failed bool, weight float64, slice, at int64) {
+	if slice == 0 || slice > g.Slice || g.Slice-at > late {
 		g.close()
 		g.Slice = slice
 	}

@@ -17,11 +17,11 @@ func failing(rng *rand.Rand, slices int, share float64, size func() int, fails f
 		for range size() {
 			switch by, p := Treated, (1-share)*(1-single); {
 			case held:
-				f.Add(fails(slice, false), HoldOutSlice, 1/share, slice*second, 1)
+				f.Add(fails(slice, false), HoldOutSlice, 1/share, slice*second, slice*second, 1)
 			case rng.Float64() < single:
-				f.Add(fails(slice, false), HoldOutConnection, 1/((1-share)*single), slice*second, 1)
+				f.Add(fails(slice, false), HoldOutConnection, 1/((1-share)*single), slice*second, slice*second, 1)
 			default:
-				f.Add(fails(slice, true), by, 1/p, slice*second, 1)
+				f.Add(fails(slice, true), by, 1/p, slice*second, slice*second, 1)
 			}
 		}
 		if _, worse := f.Harm(); worse {
@@ -106,9 +106,9 @@ func TestFailuresWithAHoldOutThatBecomesSmaller(t *testing.T) {
 				p = 0.4
 			}
 			if rng.Float64() < share {
-				f.Add(rng.Float64() < p, HoldOutSlice, 1/share, (i+1)*second, 1)
+				f.Add(rng.Float64() < p, HoldOutSlice, 1/share, (i+1)*second, (i+1)*second, 1)
 			} else {
-				f.Add(rng.Float64() < p, Treated, 1/(1-share), (i+1)*second, 1)
+				f.Add(rng.Float64() < p, Treated, 1/(1-share), (i+1)*second, (i+1)*second, 1)
 			}
 			_, now := f.Harm()
 			worse = worse || now
@@ -165,9 +165,9 @@ func TestFailuresAmongOverlappingConnections(t *testing.T) {
 		var f Failures
 		for i := range int64(2000) {
 			if i%10 == 0 {
-				f.Add(false, HoldOutConnection, 10, (i+1)*second, c.atOnce)
+				f.Add(false, HoldOutConnection, 10, (i+1)*second, (i+1)*second, c.atOnce)
 			} else {
-				f.Add(i%int64(c.one) == 0, Treated, 10./9, (i+1)*second, c.atOnce)
+				f.Add(i%int64(c.one) == 0, Treated, 10./9, (i+1)*second, (i+1)*second, c.atOnce)
 			}
 		}
 		if s, worse := f.Harm(); worse != c.want {
