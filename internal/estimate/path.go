@@ -34,6 +34,9 @@ const (
 	// round-trip time, because the SYN may have been sent again: the least timeout that
 	// package policy computes.
 	maxHandshake = 125 * time.Millisecond
+
+	// mostLate is by how much a sample may be older than one that arrived before it.
+	mostLate = time.Minute
 )
 
 // Path is the metrics of a path, in the direction from this host to the remote one unless a
@@ -87,10 +90,28 @@ func (p *Path) Clone() Path {
 	return c
 }
 
-// Observe updates the metrics by a sample, whether or not it can be scored. Samples may
-// arrive out of order.
+// at returns the time of a sample, which is not before that of an earlier one: samples may arrive out of order. If it
+// were more than mostLate before, the clock was set back, and what is known would not age until then: it is forgotten.
+func (p *Path) at(s *tcp.Sample) int64 {
+	if p.Updated-s.At > int64(mostLate) {
+		old := *p
+		*p = Path{Incast: old.Incast, Delack: old.Delack, Peer: old.Peer}
+		if p.Incast != nil {
+			*p.Incast = Incast{}
+		}
+		if p.Delack != nil {
+			*p.Delack = Delack{}
+		}
+		if p.Peer != nil {
+			*p.Peer = Peer{}
+		}
+	}
+	return max(s.At, p.Updated)
+}
+
+// Observe updates the metrics by a sample, whether or not it can be scored.
 func (p *Path) Observe(s *tcp.Sample) {
-	at := max(s.At, p.Updated)
+	at := p.at(s)
 	elapsed := time.Duration(0)
 	if p.Updated != 0 {
 		elapsed = time.Duration(at - p.Updated)
@@ -124,7 +145,7 @@ func (p *Path) Observe(s *tcp.Sample) {
 // (tcp.Sample.SinceLosses). Everything else follows from samples that stand for all connections alike; round-trip times only as
 // long as there are some.
 func (p *Path) ObserveLosses(s *tcp.Sample) {
-	at := max(s.At, p.Updated)
+	at := p.at(s)
 	if p.SRTT == 0 || at-p.RTTAt > int64(rttWindow/2) {
 		p.observeRTT(s, at)
 	}
