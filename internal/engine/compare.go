@@ -27,6 +27,8 @@ type StoredLeftToDefault struct {
 	Until int64  `json:"until_ns"` // Unix ns; later it is tuned again
 }
 
+func (l *StoredLeftToDefault) inForce(now int64) bool { return guard.InForce(l.Since, l.Until, now) }
+
 // comparisons compare the connections of a node with those held out.
 type comparisons struct {
 	compared *learn.Comparison    // by how long they take; nil before the first sample
@@ -295,7 +297,7 @@ func (n *node) usedSince(until, now int64) int64 {
 // leftNow is why a path, or an ancestor of it, is left to the default now; nil if it is not.
 func (n *node) leftNow(now int64) *StoredLeftToDefault {
 	for ; n != nil; n = n.above() {
-		if n.left != nil && now < n.left.Until {
+		if n.left != nil && n.left.inForce(now) {
 			return n.left
 		}
 	}

@@ -36,7 +36,7 @@ func (e *Engine) countWithoutECN(leaf *node, s *tcp.Sample) {
 		return
 	}
 	n := leaf.policyNode()
-	if !n.ecn || !e.arms.offered.needsECN(s.Arm) || n.retired.Until(s.Arm) > s.At {
+	if !n.ecn || !e.arms.offered.needsECN(s.Arm) || n.retired.Retires(s.Arm, s.At) {
 		return
 	}
 	e.judge(n, n.guardAt(s.At).AddWithoutECN(s), s.At)

@@ -18,7 +18,7 @@ func (e *Engine) runGuards(n *node, s *tcp.Sample, out learn.Outcome) {
 	}
 	holdOut := s.Has(tcp.FlagHoldOut)
 	switch {
-	case !holdOut && n.retired.Until(s.Arm) > s.At:
+	case !holdOut && n.retired.Retires(s.Arm, s.At):
 		return // the connection began before the retirement
 	case n.guard == nil && !holdOut && !n.ecn:
 		return // nothing to compare with yet; saves the memory on most paths
@@ -68,7 +68,7 @@ func (e *Engine) retiredFor(n *node, now int64) []tcp.CC {
 	}
 	e.unusable = append(e.unusable[:0], e.arms.retired...)
 	for i := range n.retired {
-		if n.retired[i].Until > now {
+		if n.retired[i].InForce(now) {
 			e.unusable = append(e.unusable, n.retired[i].CC)
 		}
 	}

@@ -138,7 +138,7 @@ func rewards(group []runningConn) (out []float64) {
 
 func (r *running) gain() learn.Gain { return learn.MeanGain(rewards(r.switched), rewards(r.kept)) }
 
-func (r *running) stoppedAt(now int64) bool { return r != nil && now < r.stopped.Until }
+func (r *running) stoppedAt(now int64) bool { return r != nil && r.stopped.inForce(now) }
 
 // stopSwitching lets the running connections of a path keep their arms for a time.
 func (e *Engine) stopSwitching(n *node, g learn.Gain, now int64) {

@@ -248,7 +248,7 @@ func (v *viewer) path(p *PathState, n *node) {
 
 // retire marks an arm that a guard retired on a path, among v.arms from first on.
 func (v *viewer) retire(first int, n *node, r *guard.Retirement) {
-	if r.Until <= v.now.UnixNano() {
+	if !r.InForce(v.now.UnixNano()) {
 		return
 	}
 	i := slices.IndexFunc(v.arms[first:], func(a PathArm) bool { return a.CC == r.CC })

@@ -32,7 +32,7 @@ type unmarked struct {
 
 func (u *unmarked) add(s *tcp.Sample) {
 	u.n++
-	if s.At-int64(s.Duration) >= u.end {
+	if s.At-int64(s.Duration) >= u.end || u.end-s.At > early { // or the clock was set back
 		u.apart++
 		u.end = s.At
 	}

@@ -13,7 +13,13 @@ const (
 	// takes `shortest` again.
 	shortest = int64(10 * time.Minute)
 	longest  = int64(24 * time.Hour)
+	// early is for how long before its beginning something counts as in force: samples may be late.
+	early = int64(time.Minute)
 )
+
+// InForce reports whether what a guard did for the time from since to until is in force now; all are in Unix ns. It is
+// not if the clock was set back to before since: it would last for as much longer.
+func InForce(since, until, now int64) bool { return now < until && since-now <= early }
 
 // Retirement is an arm that a guard retired on a path.
 type Retirement struct {
@@ -39,14 +45,12 @@ func (rs *Retirements) Add(cc tcp.CC, which Kind, why string, now int64) (until 
 	return r.Until
 }
 
-// Until is the end of the latest retirement of cc, Unix ns; 0 if there was none.
-func (rs Retirements) Until(cc tcp.CC) int64 {
-	for i := range rs {
-		if rs[i].CC == cc {
-			return rs[i].Until
-		}
-	}
-	return 0
+// InForce reports whether the arm is retired now, Unix ns.
+func (r *Retirement) InForce(now int64) bool { return InForce(r.Since, r.Until, now) }
+
+// Retires reports whether cc is retired now, Unix ns.
+func (rs Retirements) Retires(cc tcp.CC, now int64) bool {
+	return slices.ContainsFunc(rs, func(r Retirement) bool { return r.CC == cc && r.InForce(now) })
 }
 
 // Length is for how long a guard acts now, nanoseconds, if it acted for last before, and what it
