@@ -40,7 +40,8 @@ type node struct {
 	marked uint8
 
 	dirty       bool // in queue.dirty
-	queued      bool // in queue.later
+	queued      bool // waits in queue.later
+	listed      bool // in queue.later, where it may wait no more
 	deferred    bool // in queue.deferred
 	lowPriority bool // deferred, and goes to queue.later afterwards: nothing urgent has happened
 	changed     bool // in saves.changed
@@ -297,7 +298,7 @@ func (e *Engine) drop(n *node) {
 	n.gone = true
 	// The lists of queue and saves may contain the node for long. So free its memory now.
 	n.belief, n.comparisons, n.guard, n.retired = learn.Belief{}, comparisons{}, nil, nil
-	if n.dirty || n.queued || n.deferred || n.changed {
+	if n.dirty || n.listed || n.deferred || n.changed {
 		if e.dropped++; e.dropped > e.opt.Limit/probationPart {
 			e.dropListed()
 		}

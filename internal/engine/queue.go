@@ -56,7 +56,10 @@ func (q *queue) markUrgent(n *node) {
 func (q *queue) enqueue(n *node) {
 	if !n.dirty && !n.queued && !n.gone {
 		n.queued = true
-		q.later = append(q.later, n)
+		if !n.listed {
+			n.listed = true
+			q.later = append(q.later, n)
+		}
 	}
 }
 
@@ -128,6 +131,7 @@ func (q *queue) next(now int64, all bool) *node {
 	for len(q.later) > 0 && (all || q.allowance >= 1) {
 		n := q.later[0]
 		q.later = q.later[1:]
+		n.listed = false
 		switch {
 		case !n.queued || n.gone:
 		case !all && q.inSlice(n, now):

@@ -77,3 +77,37 @@ func TestQueue(t *testing.T) {
 	q.end(round)
 	expect("the rest", now, true, c)
 }
+
+// Nodes that are decided on between two of their turns in later are in it once: it does not grow, even if there is always more to
+// decide on than its rate allows.
+func TestLaterIsBounded(t *testing.T) {
+	var q queue
+	busy, others := make([]*node, 20), make([]*node, 2*laterRate)
+	for i := range busy {
+		busy[i] = &node{}
+	}
+	for i := range others {
+		others[i] = &node{}
+	}
+	now, got := start, map[*node]int{}
+	for range 300 {
+		now += second / 10
+		for _, n := range slices.Concat(busy, others) {
+			q.enqueue(n)
+		}
+		for _, n := range busy {
+			q.mark(n)
+		}
+		for _, n := range decided(&q, now, false) {
+			got[n]++
+		}
+	}
+	if len(q.later) > len(busy)+len(others) {
+		t.Errorf("later has %d entries of %d nodes", len(q.later), len(busy)+len(others))
+	}
+	for _, n := range others {
+		if got[n] < 8 { // 15,000 decisions in 30 s
+			t.Fatalf("a node was decided on %d times", got[n])
+		}
+	}
+}
