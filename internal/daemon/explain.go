@@ -66,6 +66,7 @@ func (d *Daemon) Explain(_ context.Context, r api.ExplainRequest) (api.Explanati
 
 func explainEntry(out *api.Explanation, e *engine.Explanation, now time.Time) {
 	p := e.Entry
+	none := out.Mode == engine.ModeObserve || out.Rollout != nil && out.Rollout.Share == 0 // all connections are held out
 	out.Reason, out.Why = p.Reason, reasonText(p.Reason)
 	out.Entry = &api.Entry{
 		Prefix: p.Prefix, Scope: p.Scope, PolicyID: p.PolicyID, Reason: p.Reason,
@@ -84,9 +85,12 @@ func explainEntry(out *api.Explanation, e *engine.Explanation, now time.Time) {
 		switch {
 		case !f.Applied:
 			f.Why = reasonText(s.Reason)
-		case out.Mode == engine.ModeObserve && (computed || byObjective):
+		case p.LeftToDefault != nil && !computed:
+			f.Applied, f.Reason = false, policy.WorseThanDefault.String()
+			f.Why = reasonText(f.Reason)
+		case none && (computed || byObjective):
 			f.Applied = false
-		case out.Mode == engine.ModeObserve:
+		case none:
 			f.Applied, f.Why = false, "rule "+e.Rule.Name+" would set it"
 		}
 		out.Fields = append(out.Fields, f)

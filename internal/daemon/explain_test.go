@@ -1,13 +1,17 @@
 package daemon
 
 import (
+	"net/netip"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/tcpilot/tcpilot/internal/api"
+	"github.com/tcpilot/tcpilot/internal/class"
 	"github.com/tcpilot/tcpilot/internal/engine"
+	"github.com/tcpilot/tcpilot/internal/learn"
 	"github.com/tcpilot/tcpilot/internal/policy"
+	"github.com/tcpilot/tcpilot/internal/tcp"
 )
 
 // An address of which nothing is known has no path whose figures could be shown: if its rule is
@@ -44,6 +48,75 @@ func TestExplainFieldsLeftToTheKernel(t *testing.T) {
 		var out api.Explanation
 		if explainEntry(&out, &e, now); len(out.Fields) != 2 || !out.Fields[0].Applied || out.Fields[1] != want {
 			t.Errorf("%+v, want %+v", out.Fields, want)
+		}
+	}
+}
+
+// What a rule sets is not applied while the path is left to the default, nor while the rule applies to none of its connections.
+func TestExplainWhatARuleWouldSet(t *testing.T) {
+	now := time.Unix(1_700_000_000, 0)
+	set := []engine.Setting{{Field: "sndbuf", Value: 65536, Unit: "B", Reason: policy.ByRule.String()},
+		{Field: "notsent_lowat", Value: 65536, Unit: "B", Reason: policy.ByObjective.String()}}
+	for name, c := range map[string]struct {
+		left    *engine.LeftToDefault
+		rollout engine.Rollout
+		applied bool
+		reason  string // of sndbuf
+	}{
+		"in use":              {nil, engine.Rollout{Share: 0.5}, true, "rule"},
+		"left to the default": {&engine.LeftToDefault{Why: "slower", Until: now.Add(time.Minute)}, engine.Rollout{Share: 1}, false, "worse-than-default"},
+		"taken back":          {nil, engine.Rollout{By: engine.ByGuard}, false, "rule"},
+	} {
+		e := engine.Explanation{Rule: &engine.RuleState{Name: "all"}, Entry: &engine.PathState{Set: set, LeftToDefault: c.left}}
+		out := api.Explanation{Rollout: &c.rollout, Mode: engine.ModeTune}
+		explainEntry(&out, &e, now)
+		for _, f := range out.Fields {
+			if f.Applied != c.applied {
+				t.Errorf("%s: %s is applied: %t, %s", name, f.Field, f.Applied, f.Why)
+			}
+		}
+		if out.Fields[0].Reason != c.reason || !c.applied && out.Fields[0].Why == "rule all sets it" {
+			t.Errorf("%s: %+v", name, out.Fields[0])
+		}
+	}
+}
+
+// What the administrator of the host has changed is left to the kernel in the host's network namespace, and not in that of a pod, nor
+// for a rule that names the namespace.
+func TestExplainYieldsOfTheHost(t *testing.T) {
+	const own, other = 1, 2
+	rule := func(name string, m policy.Match) policy.Rule {
+		r := policy.Rule{Name: name, Match: m}
+		r.Set.Set(tcp.Sndbuf, 65536)
+		return r
+	}
+	e := engine.New(engine.Options{Learner: learn.DefaultThompson(), Sink: engine.Discard{}})
+	err := e.Start([]policy.Rule{rule("named", policy.Match{NetNS: []string{"1"}, RemotePort: []policy.PortRange{{First: 80, Last: 80}}}), rule("all", policy.Match{})},
+		policy.Resolver{}, nil, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !e.SetYield(engine.Yield{Sysctl: "net.ipv4.tcp_wmem"}, engine.Default{Field: tcp.Sndbuf}) {
+		t.Fatal("not yielded")
+	}
+	d := &Daemon{engine: e, sysctls: &sysctls{own: own, defaults: map[string]engine.Default{"net.ipv4.tcp_wmem": {Field: tcp.Sndbuf}},
+		owned: map[uint64][]engine.Yield{}}}
+	for _, c := range []struct {
+		netns   uint64
+		port    uint16
+		applied bool
+	}{{own, 443, false}, {other, 443, true}, {own, 80, true}} {
+		x := e.Explain(&class.Conn{Remote: netip.MustParseAddr("203.0.113.9"), RemotePort: c.port, NetNS: c.netns, Outgoing: true}, time.Unix(0, 1))
+		out := api.Explanation{Mode: engine.ModeTune, Rollout: x.Rule.Rollout}
+		explainEntry(&out, &x, time.Unix(0, 1))
+		d.explainYields(&out, &x, c.netns)
+		if len(out.Fields) != 1 || out.Fields[0].Applied != c.applied || (out.Fields[0].Reason == policy.YieldedSysctl.String()) == c.applied {
+			t.Errorf("%+v: %+v", c, out.Fields)
+		}
+	}
+	for _, r := range e.Summary(time.Unix(0, 1)).Rules {
+		if yielded := r.Set[0].Reason == policy.YieldedSysctl.String(); yielded != (r.Name == "all") {
+			t.Errorf("rule %s: %+v", r.Name, r.Set)
 		}
 	}
 }

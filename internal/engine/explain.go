@@ -10,7 +10,7 @@ import (
 type Explanation struct {
 	Rule *RuleState // nil: no rule matches
 	// Entry is the longest matching row of the policy table, and what is known of that
-	// prefix; nil if nothing is written for the class.
+	// prefix; nil if nothing is written for the class. Its Set includes what is yielded.
 	Entry  *PathState
 	IsRoot bool
 	// Network is the type of network of the connection's path; nil if the rule does not learn.
@@ -43,7 +43,7 @@ func (e *Engine) Explain(c *class.Conn, now time.Time) Explanation {
 	if n == nil {
 		return out
 	}
-	v := viewer{e: e, now: now, settings: map[*ruleState][]Setting{}}
+	v := viewer{e: e, now: now, settings: map[*ruleState][]Setting{}, ofConnection: true}
 	out.Entry, out.IsRoot = new(PathState), n.isRoot()
 	v.path(out.Entry, n)
 	out.Entry.Kernel = v.leftToKernel(n, e.nearest(rs, scope, c, n))

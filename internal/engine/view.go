@@ -132,7 +132,7 @@ func (e *Engine) viewRule(rs *ruleState, now time.Time) RuleState {
 	r := rs.rule
 	s := RuleState{
 		Name: r.Name, Class: rs.class, Match: r.Match.String(), Action: r.Action(),
-		Set: e.settings(r), CC: r.CC, Paths: rs.paths, Samples: rs.samples,
+		Set: settings(r, e.yields.fields), CC: r.CC, Paths: rs.paths, Samples: rs.samples,
 		Rollout: e.rollouts.view(r), Watch: r.Watch.Names(),
 	}
 	if s.Watch != nil {
@@ -166,13 +166,14 @@ func (e *Engine) viewRule(rs *ruleState, now time.Time) RuleState {
 	return s
 }
 
-// settings lists the fixed fields of a rule with the reason for each.
-func (e *Engine) settings(r *policy.Rule) []Setting {
+// settings lists the fixed fields of a rule with the reason for each. yielded are the fields that are yielded, by bit; a rule
+// that names a namespace, a pod or a cgroup has priority over that.
+func settings(r *policy.Rule, yielded uint64) []Setting {
 	var out []Setting
 	for _, f := range r.Set.Fields() {
 		v, _ := r.Set.Get(f)
 		why := r.Source(f)
-		if e.yields.fields&(1<<f) != 0 {
+		if yielded&(1<<f) != 0 && !r.Match.Named() {
 			why = policy.YieldedSysctl
 		}
 		out = append(out, setting(f, v, why))
@@ -193,13 +194,20 @@ type viewer struct {
 	arms     []PathArm
 	// kernel: it is also explained why adapted fields are left to the kernel. That takes much memory for many paths.
 	kernel bool
+	// ofConnection: it is for one connection, in a network namespace that may not be the daemon's own. Then the caller shows
+	// what is yielded there.
+	ofConnection bool
 }
 
 func (v *viewer) path(p *PathState, n *node) {
 	b, from := &n.belief, n.policyNode()
 	set, ok := v.settings[n.rule]
 	if !ok {
-		set = v.e.settings(n.rule.rule)
+		yielded := v.e.yields.fields
+		if v.ofConnection {
+			yielded = 0
+		}
+		set = settings(n.rule.rule, yielded)
 		v.settings[n.rule] = set
 	}
 	if from.policy.adapted != (policy.Adapted{}) {
