@@ -39,6 +39,9 @@ type State struct {
 	// Base is the number of equal shares that the limit is divided into already: the next connection
 	// that begins, and wants as much as it can get, finds Rate/(Base+1) as its fair share.
 	Base float64
+
+	left  uint64 // bytes that were sent by connections that are under other limits now; they are part of Sent
+	short bool   // fewer bytes were found than before
 }
 
 // Result is one division.
@@ -113,8 +116,14 @@ func (d *Divider) Divide(now int64, limits map[uint64]Limit, conns []Conn) Resul
 	}
 	for key, s := range r.Limits {
 		before := d.before[key]
-		// A connection that ended after the sums of ended ones were read is in neither.
-		s.Sent = max(s.Sent, before.Sent)
+		// A connection that ended after the sums of ended ones were read is in neither, but it is in the next ones. One that
+		// is in neither of two divisions came under another limit.
+		if s.left = before.left; s.Sent+s.left < before.Sent {
+			if s.short = !before.short; before.short {
+				s.left = before.Sent - s.Sent
+			}
+		}
+		s.Sent = max(s.Sent+s.left, before.Sent)
 		s.Measured, s.Others = d.measure(s, before, took)
 		s.Base = s.base(nil)
 		r.Limits[key] = s

@@ -245,3 +245,31 @@ func TestSentNeverGoesBack(t *testing.T) {
 		}
 	}
 }
+
+// A connection may come under another limit, because a rule was edited. What it has sent so far does not hide what the others send:
+// that would count as other traffic, for which half of a pod's limit was kept free.
+func TestConnectionThatLeavesALimit(t *testing.T) {
+	var d Divider
+	limits := map[uint64]Limit{7: {Rate: 1e6, Offered: 1e12}, 8: {Rate: 1e6}}
+	conns := []Conn{{Cookie: 1, Rule: 7, Sent: 1e10}, {Cookie: 2, Rule: 7, Unsent: 1}}
+	var r Result
+	for i := range 40 {
+		if i == 10 {
+			conns[0].Rule, conns[0].Sent = 8, 0
+		}
+		before := r.Limits[7].Sent
+		r = d.Divide(int64(i+1)*step, limits, conns)
+		sent := uint64(1e6 * float64(step) / 1e9)
+		if i > 11 && r.Limits[7].Sent != before+sent {
+			t.Fatalf("division %d: sent %d, %d before", i, r.Limits[7].Sent, before)
+		}
+		conns[1].Sent += sent
+		conns[1].Given, conns[1].Since = uint64(r.Shares[2]), int64(i)*step
+		l := limits[7]
+		l.Offered += sent
+		limits[7] = l
+	}
+	if s := r.Limits[7]; s.Measured < 0.95e6 || s.Others > 0.05e6 || r.Shares[2] < 0.9e6 {
+		t.Errorf("measured %.0f, others %.0f, share %d: want 1e6, 0, 1e6", s.Measured, s.Others, r.Shares[2])
+	}
+}
