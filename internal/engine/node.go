@@ -223,9 +223,11 @@ func hostKey(n *node, addr netip.Addr) key {
 	return keyOf(n.key.class, n.key.scope, addr, hostBits)
 }
 
-// touch makes n the most recently used.
+// touch makes n the most recently used. Its ancestors were used at the same time.
 func (e *Engine) touch(n *node, now int64) {
-	n.lastUsed = max(n.lastUsed, now)
+	for m := n; m != nil; m = m.above() {
+		m.lastUsed = max(m.lastUsed, now)
+	}
 	e.toBack(n)
 }
 

@@ -25,6 +25,9 @@ func (e *Engine) Observe(s *tcp.Sample) {
 	case rs == nil:
 		return
 	case rs.rule.Learn == nil:
+		if rs.root != nil {
+			e.touch(rs.root, s.At)
+		}
 		e.compareFailures(rs, rs.root, s)
 		e.compareFixed(rs, s)
 		return

@@ -781,3 +781,27 @@ func TestRenewalAfterAnEdit(t *testing.T) {
 		t.Errorf("%d nodes are listed of %d, with %d rows", n, w.e.rows.byWrite.len, len(w.sink.rows))
 	}
 }
+
+// The record of a rule has the time of its latest connection: a store that is full drops the records that were not used for longest,
+// and with that of the rule, that a guard took its rollout back.
+func TestRecordsOfRulesAreInUse(t *testing.T) {
+	fixed := policy.Rule{Name: "fixed", Rollout: 0.5}
+	fixed.Set.Set(tcp.InitCwnd, 20)
+	for _, rule := range []policy.Rule{learnRule("all"), learnRule("own", func(r *policy.Rule) { r.Learn.OwnScope = true }), fixed} {
+		w := newWorld(t, nil, rule)
+		w.run(30, ip("203.0.113.9"), lossy)
+		roots := 0
+		changed, _ := memories(t, w.e, nil)
+		for _, m := range changed {
+			if m.Prefix.Bits() != 0 {
+				continue
+			}
+			if roots++; m.LastUsed < w.now-10*second {
+				t.Errorf("rule %s, scope %d: last used %v", rule.Name, m.Scope, time.Unix(0, m.LastUsed))
+			}
+		}
+		if roots == 0 {
+			t.Errorf("rule %s: no record", rule.Name)
+		}
+	}
+}
