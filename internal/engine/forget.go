@@ -9,7 +9,7 @@ import (
 )
 
 // Forget drops what is known of a congestion control, because another one was registered
-// under its name: beliefs, and that the arm was retired. Connections that began with
+// under its name: beliefs, that the arm was retired, and that no running connections get it. Connections that began with
 // the former one may still report, and count for the new one. The kernel's counter of
 // failures is not reset: only a new failure retires the arm again.
 func (e *Engine) Forget(cc tcp.CC) {
@@ -33,11 +33,14 @@ func (e *Engine) Forget(cc tcp.CC) {
 
 // forget is Forget for one node. It reports whether anything changed that may be stored.
 func (n *node) forget(cc tcp.CC) bool {
-	arms, retired := len(n.belief.Arms), len(n.retired)
+	arms, retired, running := len(n.belief.Arms), len(n.retired), n.running
 	n.belief.Arms = slices.DeleteFunc(n.belief.Arms, func(a learn.ArmBelief) bool { return a.CC == cc })
 	n.retired = slices.DeleteFunc(n.retired, func(r guard.Retirement) bool { return r.CC == cc })
 	if n.guard != nil {
 		n.guard.Forget(cc)
 	}
-	return len(n.belief.Arms) != arms || len(n.retired) != retired
+	if running != nil && running.to == cc {
+		n.running = nil
+	}
+	return len(n.belief.Arms) != arms || len(n.retired) != retired || n.running != running
 }

@@ -7,6 +7,7 @@ import (
 
 	"github.com/tcpilot/tcpilot/internal/guard"
 	"github.com/tcpilot/tcpilot/internal/learn"
+	"github.com/tcpilot/tcpilot/internal/tcp"
 )
 
 func TestForget(t *testing.T) {
@@ -54,5 +55,31 @@ func TestForgetWhatIsNotKnown(t *testing.T) {
 	w.e.Forget(dctcp)
 	if kept, _ := memories(t, w.e, nil); len(kept) != 0 {
 		t.Errorf("%d paths changed", len(kept))
+	}
+}
+
+// That running connections keep their arms, because those that got the former control did worse, is forgotten with it.
+func TestForgetEndsAStopOfSwitches(t *testing.T) {
+	w := newWorld(t, nil)
+	w.run(5, guardedHost, allAlike)
+	n := w.e.nodes[keyOf(w.e.rules.states[0].class, 0, guardedHost, 24)]
+	stop := func(to tcp.CC) {
+		n.running = &running{to: to, stopped: StoredLeftToDefault{Why: "worse", Since: w.now, Until: w.now + 3600*second}}
+	}
+	w.e.Forget(bbr) // its beliefs
+	memories(t, w.e, nil)
+	stop(cubic)
+	w.e.Forget(reno)
+	if !n.running.stoppedAt(w.now) {
+		t.Error("the stop is about another control")
+	}
+	memories(t, w.e, nil)
+	stop(bbr)
+	w.e.Forget(bbr)
+	if n.running.stoppedAt(w.now) {
+		t.Error("switches are still stopped")
+	}
+	if kept, _ := memories(t, w.e, nil); !slices.ContainsFunc(kept, func(m StoredPath) bool { return m.Prefix.String() == "203.0.113.0/24" }) {
+		t.Error("that it ended is not saved")
 	}
 }
