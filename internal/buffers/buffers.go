@@ -105,6 +105,9 @@ type limit struct {
 // clear forgets the evidence.
 func (l *limit) clear() { l.needs = [evidence]uint64{} }
 
+// isOld reports whether the evidence is too old, or of a time to come: the clock was set back.
+func (l *limit) isOld(now int64) bool { return time.Duration(now-l.at).Abs() > evidenceAge }
+
 // need is the number of bytes that at least `evidence` samples had in flight; 0 if there are
 // fewer samples.
 func (l *limit) need() uint64 { return l.needs[evidence-1] }
@@ -152,8 +155,9 @@ func (c *Controller) note(s *tcp.Sample, w Which, need uint64) {
 	if l.left {
 		return
 	}
-	if time.Duration(s.At-l.at) > evidenceAge {
+	if l.isOld(s.At) {
 		l.clear()
+		l.at = 0
 	}
 	for i, other := range l.needs {
 		if need > other {
@@ -170,7 +174,7 @@ func (c *Controller) note(s *tcp.Sample, w Which, need uint64) {
 func (c *Controller) Wanted(now int64) []uint64 {
 	var list []uint64
 	for k, l := range c.limits {
-		if time.Duration(now-l.at) > evidenceAge {
+		if l.isOld(now) {
 			l.clear()
 		}
 		if !l.left && (l.need() != 0 || l.raised.Limit != 0) {
@@ -196,7 +200,7 @@ func (c *Controller) Decide(now int64, current map[uint64]Limits, short bool) (c
 	if short {
 		c.shortage(now)
 		changes = c.restore("TCP is short of memory")
-	} else if now >= c.until {
+	} else if !c.paused(now) {
 		changes = c.raise(now, current)
 	}
 	slices.SortFunc(changes, func(a, b Change) int {
@@ -208,7 +212,7 @@ func (c *Controller) Decide(now int64, current map[uint64]Limits, short bool) (c
 // shortage begins a pause: twice as long as the one before if that ended less than lastPause ago.
 func (c *Controller) shortage(now int64) {
 	switch {
-	case now < c.until:
+	case c.paused(now):
 		return
 	case c.until != 0 && time.Duration(now-c.until) < lastPause:
 		c.pause = min(2*c.pause, lastPause)
@@ -233,7 +237,7 @@ func (c *Controller) raise(now int64, current map[uint64]Limits) (changes []Chan
 	for k, l := range c.limits {
 		have := current[k.netns][k.which]
 		need := l.need()
-		if l.left || need == 0 || have == 0 || time.Duration(now-l.at) > evidenceAge {
+		if l.left || need == 0 || have == 0 || l.isOld(now) {
 			continue
 		}
 		to := min(step*have, c.max)
@@ -331,5 +335,15 @@ func (c *Controller) Release() {
 }
 
 // PausedUntil is the time in Unix nanoseconds until which nothing is raised because TCP was short
-// of memory; 0 if it never was.
-func (c *Controller) PausedUntil() int64 { return c.until }
+// of memory; 0 if that is not so now.
+func (c *Controller) PausedUntil(now int64) int64 {
+	if !c.paused(now) {
+		return 0
+	}
+	return c.until
+}
+
+// paused: a pause that would be longer than any is of a time before the clock was set back.
+func (c *Controller) paused(now int64) bool {
+	return now < c.until && c.until-now <= int64(lastPause)
+}

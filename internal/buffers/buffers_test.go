@@ -164,7 +164,7 @@ func TestShortageOfMemory(t *testing.T) {
 	now += int64(lastPause)
 	raise()
 	decide(c, now, limits(4*mib, 8*mib), true)
-	if got := time.Duration(c.PausedUntil() - now); got != firstPause {
+	if got := time.Duration(c.PausedUntil(now) - now); got != firstPause {
 		t.Errorf("after a long time without a shortage the pause is %s", got)
 	}
 }
@@ -214,5 +214,31 @@ func BenchmarkObserve(b *testing.B) {
 	s.Flags = 0
 	for range b.N {
 		c.Observe(s)
+	}
+}
+
+// After the clock was set back by hours, limits are raised as before: by samples of one minute, and no later than a pause may last.
+func TestClockSetBack(t *testing.T) {
+	c, back := New(64*mib), t0-8*int64(time.Hour)
+	c.Observe(upload(t0))
+	c.Observe(upload(back))
+	if got := c.Wanted(back); got != nil {
+		t.Errorf("one sample: wanted %v", got)
+	}
+	if got := decide(c, back, limits(4*mib, 4*mib), false); got != nil {
+		t.Errorf("one sample: %+v", got)
+	}
+	c.Observe(upload(back + 1e9))
+	if got := decide(c, back+1e9, limits(4*mib, 4*mib), false); len(got) != 1 {
+		t.Errorf("two samples: %+v", got)
+	}
+	decide(c, t0, limits(4*mib, 8*mib), true)
+	c.Observe(upload(back))
+	c.Observe(upload(back))
+	if got := decide(c, back, limits(4*mib, 4*mib), false); len(got) != 1 {
+		t.Errorf("a pause that began hours later: %+v", got)
+	}
+	if until := c.PausedUntil(back); until != 0 {
+		t.Errorf("paused for %v", time.Duration(until-back))
 	}
 }

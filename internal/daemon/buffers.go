@@ -378,7 +378,7 @@ func (b *bufferLimits) state() *api.Buffers {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	s := &api.Buffers{Limits: []api.BufferLimit{}}
-	if until := b.controller.PausedUntil(); until > time.Now().UnixNano() {
+	if until := b.controller.PausedUntil(time.Now().UnixNano()); until != 0 {
 		s.PausedUntil = time.Unix(0, until)
 	}
 	for _, r := range b.controller.Raised() {
