@@ -551,3 +551,26 @@ func TestRolloutsOfRules(t *testing.T) {
 		t.Error("something is tuned in mode observe")
 	}
 }
+
+// A rule that is edited to leave its connections alone has no rollout any more, nor what was measured of it.
+func TestRuleThatBeginsToLeaveHasNoRollout(t *testing.T) {
+	set := policy.Rule{Name: "a"}
+	set.Set.Set(tcp.InitCwnd, 20)
+	w := newWorld(t, nil, set)
+	w.e.rules.states[0].root.left = &StoredLeftToDefault{Since: w.now, Until: w.now + 600*second}
+	if err := w.e.SetRules([]policy.Rule{{Name: "a", Leave: true}}, policy.Resolver{}, w.now); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.e.SetRollout("a", 0.5, w.now); err == nil {
+		t.Error("the rollout of a rule that leaves its connections alone was changed")
+	}
+	if r := w.e.Summary(time.Unix(0, w.now)).Rules[0]; r.Rollout != nil || r.LeftToDefault != nil || len(w.sink.rows) != 0 {
+		t.Errorf("%+v, %d rows", r, len(w.sink.rows))
+	}
+	if err := w.e.SetRules([]policy.Rule{set}, policy.Resolver{}, w.now); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.e.SetRollout("a", 0.5, w.now); err != nil || len(w.sink.rows) != 1 {
+		t.Errorf("%v, %d rows", err, len(w.sink.rows))
+	}
+}

@@ -225,7 +225,7 @@ func (e *Engine) rekey(n *node, class uint32) {
 
 // sameLearning reports whether what was learned under rule a is valid under rule b.
 func sameLearning(a, b *policy.Rule) bool {
-	if (a.Learn == nil) != (b.Learn == nil) {
+	if (a.Learn == nil) != (b.Learn == nil) || a.Leave != b.Leave { // a rule that leaves its connections alone has no root
 		return false
 	}
 	return a.Learn == nil || a.Learn.Objective == b.Learn.Objective && a.Learn.OwnScope == b.Learn.OwnScope
