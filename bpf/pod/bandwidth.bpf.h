@@ -5,7 +5,7 @@
  * at the limit (the theoretical arrival time of GCRA, ITU-T I.371). A packet moves it on by the time that
  * its bytes take. If the clock is ahead of CLOCK_MONOTONIC by more than a bound, the pod sends too fast:
  * packets are marked or dropped. There is no queue, so that nothing waits behind somebody else's packets,
- * and no lock.
+ * and no lock. A sender that lost packets may catch up for the time in which it waited after that.
  *
  * The pod's own TCP is paced just below the limit (sockops/limits.bpf.h), so its packets are seldom
  * marked or dropped here. The clock is for everything else.
@@ -25,12 +25,22 @@
 /* How far ahead of CLOCK_MONOTONIC, in nanoseconds, a clock may be before packets of transports with
  * ECN are marked (RFC 3168), and before packets are dropped. MOST_AHEAD is also the burst of a pod that
  * was idle: as many bytes as its limit has in that time. Of what a pod sends, DSCPs of low and high priority have bounds of
- * their own, so that each leaves some room to the higher ones.
+ * their own, so that each leaves some room to the higher ones. Of what it receives, short packets have the higher bound.
  * Measured: docs/design/0021-bandwidth.md. */
 #define MARK_AHEAD (5 * 1000 * 1000)
 #define MOST_AHEAD (50 * 1000 * 1000)
 #define MOST_AHEAD_LOW (25 * 1000 * 1000)
 #define MOST_AHEAD_HIGH (60 * 1000 * 1000)
+
+/* Shorter packets, in bytes with the Ethernet header, are not those of bulk transfers: QUIC, too, uses datagrams of at least 1200
+ * bytes for these (RFC 9000, section 14.1). */
+#define SHORT_PACKET 1200
+
+/* How far in the past a clock may be, in nanoseconds, if a packet was dropped in the last CATCH_UP_AFTER; otherwise it is set
+ * to the present. TCP that lost all of its packets sends nothing for the least RTO (TCP_RTO_MIN, 200 ms) and a round trip, of which
+ * the clock was ahead for MOST_AHEAD. CATCH_UP_AFTER is longer than the RTO is after it was doubled twice (RFC 6298, section 5.5). */
+#define CATCH_UP (200 * 1000 * 1000)
+#define CATCH_UP_AFTER (1000 * 1000 * 1000)
 
 #define DSCP_LE 1	/* RFC 8622 */
 #define DSCP_CS1 8	/* what LE was before (RFC 3662) */
@@ -103,13 +113,15 @@ static __always_inline bool resolves_neighbours(struct __sk_buff *skb)
 	       read_bytes(skb, ETH_HLEN + 40, &type, 1) && type >= ND_ROUTER_SOLICIT && type <= ND_NEIGHBOUR_ADVERT;
 }
 
-/* How far ahead the clock may be for a packet. What a pod receives has one bound, because its senders, who may be
- * anybody, choose the DSCP. */
+/* How far ahead the clock may be for a packet. What a pod receives has no bounds by DSCP, because its senders, who may be
+ * anybody, choose that. */
 static __always_inline __u64 most_ahead(struct __sk_buff *skb, enum pod_direction d)
 {
 	__u8 byte[2], dscp;
 
-	if (d != POD_EGRESS || !read_bytes(skb, ETH_HLEN, byte, sizeof(byte)))
+	if (d != POD_EGRESS)
+		return skb->len < SHORT_PACKET ? MOST_AHEAD_HIGH : MOST_AHEAD;
+	if (!read_bytes(skb, ETH_HLEN, byte, sizeof(byte)))
 		return MOST_AHEAD;
 	if (skb->protocol == bpf_htons(ETH_P_IP))
 		dscp = byte[1] >> 2;
@@ -122,17 +134,17 @@ static __always_inline __u64 most_ahead(struct __sk_buff *skb, enum pod_directio
 	return dscp == DSCP_LE || dscp == DSCP_CS1 ? MOST_AHEAD_LOW : MOST_AHEAD;
 }
 
-/* Moves the clock on by the time that a packet takes, unless the clock is too far ahead for it. ahead becomes how far ahead
- * of now the clock was, in nanoseconds. If two CPUs do this at the same time, the time of both packets counts. */
-static __always_inline bool clock_advance(struct __sk_buff *skb, enum pod_direction d, __u64 *clock, __u64 cost, __u64 *ahead)
+/* Moves the clock on by the time that a packet takes, unless the clock would then be too far ahead for it. A packet that finds
+ * it less than MOST_AHEAD_LOW ahead passes however long it takes. ahead becomes how far ahead of now the clock was, in nanoseconds.
+ * If the clock is further than behind in the past, that time is lost. If two CPUs do this at the same time, the time of both
+ * packets counts. */
+static __always_inline bool clock_advance(struct __sk_buff *skb, enum pod_direction d, __u64 *clock, __u64 now, __u64 behind, __u64 cost, __u64 *ahead)
 {
-	__u64 now = bpf_ktime_get_ns();
-
 	for (int i = 0; i < CLOCK_TRIES; i++) {
-		__u64 old = *(volatile __u64 *)clock, start = old > now ? old : now;
+		__u64 old = *(volatile __u64 *)clock, start = old > now - behind ? old : now - behind;
 
-		*ahead = start - now;
-		if (*ahead > MOST_AHEAD_LOW && *ahead > most_ahead(skb, d))
+		*ahead = start > now ? start - now : 0;
+		if (*ahead > MOST_AHEAD_LOW && *ahead + cost > most_ahead(skb, d))
 			return false;
 		if (__sync_val_compare_and_swap(clock, old, start + cost) == old)
 			return true;
@@ -168,11 +180,11 @@ static __always_inline void count_big(struct __sk_buff *skb, const struct device
 
 /* Whether a packet that the usual clock refuses passes all the same, because it resolves an address. Such packets then have a clock
  * of their own, with the same limit: whoever sends very many of them keeps neither other packets out nor the first ones of others. */
-static __always_inline bool neighbours_pass(struct __sk_buff *skb, enum pod_direction d, struct pod_meter *m, __u64 cost)
+static __always_inline bool neighbours_pass(struct __sk_buff *skb, enum pod_direction d, struct pod_meter *m, __u64 now, __u64 cost)
 {
 	__u64 ahead;
 
-	return resolves_neighbours(skb) && clock_advance(skb, d, &m->neighbours_ns, cost, &ahead);
+	return resolves_neighbours(skb) && clock_advance(skb, d, &m->neighbours_ns, now, 0, cost, &ahead);
 }
 
 /* Whether a packet of a pod with a limit in a direction may pass. A global function, so that it is verified once, and not for
@@ -181,7 +193,7 @@ __noinline int limit_pass(struct __sk_buff *skb, const struct device *pod, enum 
 {
 	struct pod_meter *m;
 	__u32 packets, len;
-	__u64 rate, ahead, cost;
+	__u64 rate, ahead, cost, now, behind;
 
 	if (!pod)
 		return true;
@@ -191,7 +203,10 @@ __noinline int limit_pass(struct __sk_buff *skb, const struct device *pod, enum 
 		return true;
 	len = wire_len(skb, &packets);
 	cost = len * NSEC_PER_SEC / rate;
-	if (!clock_advance(skb, d, &m->clock_ns, cost, &ahead) && !neighbours_pass(skb, d, m, cost)) {
+	now = bpf_ktime_get_ns();
+	behind = now - m->dropped_ns < CATCH_UP_AFTER ? CATCH_UP : 0;
+	if (!clock_advance(skb, d, &m->clock_ns, now, behind, cost, &ahead) && !neighbours_pass(skb, d, m, now, cost)) {
+		m->dropped_ns = now;
 		__sync_fetch_and_add(&m->dropped, packets);
 		__sync_fetch_and_add(&m->dropped_bytes, len);
 		return false;

@@ -5,7 +5,7 @@
 #define TCPILOT_POD_ABI_H
 
 enum pod_limits {
-	POD_ABI_VERSION = 6,	/* in the name of the directory with the pinned maps */
+	POD_ABI_VERSION = 7,	/* in the name of the directory with the pinned maps */
 	MAX_DEVICES = 8192,
 	MAX_ADDRESSES = 65536,
 	MAX_NETWORKS = 1024,
@@ -42,6 +42,7 @@ struct pod_meter {
 	__u64 dropped_bytes;	/* on the wire */
 	__u64 big;		/* packets above 64 KB, before segmentation, that passed */
 	__u64 neighbours_ns;	/* like clock_ns, of ARP and neighbour discovery for which clock_ns is too far ahead */
+	__u64 dropped_ns;	/* CLOCK_MONOTONIC: when a packet was dropped last */
 };
 
 struct pod_meters {
@@ -88,7 +89,7 @@ struct pod_counters {
 };
 
 _Static_assert(sizeof(struct device) == 40, "device");
-_Static_assert(sizeof(struct pod_meters) == 112, "pod_meters");
+_Static_assert(sizeof(struct pod_meters) == 128, "pod_meters");
 _Static_assert(sizeof(struct network) == 20, "network");
 
 #endif

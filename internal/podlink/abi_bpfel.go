@@ -73,7 +73,7 @@ type abiPodCounters struct {
 type abiPodLimits uint32
 
 const (
-	abiPodLimitsPOD_ABI_VERSION abiPodLimits = 6
+	abiPodLimitsPOD_ABI_VERSION abiPodLimits = 7
 	abiPodLimitsMAX_DEVICES     abiPodLimits = 8192
 	abiPodLimitsMAX_ADDRESSES   abiPodLimits = 65536
 	abiPodLimitsMAX_NETWORKS    abiPodLimits = 1024
@@ -88,6 +88,7 @@ type abiPodMeter struct {
 	DroppedBytes uint64
 	Big          uint64
 	NeighboursNs uint64
+	DroppedNs    uint64
 }
 
 type abiPodMeters struct {

@@ -324,14 +324,116 @@ func TestRootBandwidthChanges(t *testing.T) {
 	}
 }
 
+// handle has a program handle packets for pod b, or from it, back to back, and returns how many passed and how long that took.
+func (r *rig) handle(d pod.Bandwidth, bytes, packets int) (passed float64, took time.Duration) {
+	r.t.Helper()
+	program := r.links.programs.podIn.prog
+	meter := func() Meter { return r.links.Meters(r.b.HostIndex).Ingress }
+	if d.Egress != 0 {
+		program = r.links.programs.podOut.prog
+		meter = func() Meter { return r.links.Meters(r.b.HostIndex).Egress }
+	}
+	before, begin := meter().Passed, time.Now()
+	err := netns.Do(r.node.FD(), func() error {
+		_, err := program.Run(&ebpf.RunOptions{Data: make([]byte, bytes), Context: packetOf(r.b.HostIndex), Repeat: uint32(packets)})
+		return err
+	})
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	return float64(meter().Passed-before) / float64(bytes), time.Since(begin)
+}
+
+// packetOf is the context of a packet on a device: struct __sk_buff.
+func packetOf(index int) []byte {
+	ctx := make([]byte, 192)
+	binary.NativeEndian.PutUint32(ctx[10*4:], uint32(index))
+	return ctx
+}
+
+// After a drop, a pod that paused catches up for at most 200 ms of the pause. Over all time since it was idle, it never
+// exceeds its limit by more than 50 ms of it.
+func TestRootBandwidthCatchesUp(t *testing.T) {
+	r := newRig(t)
+	r.open()
+	const bytes, ms = 1500, 12e6 // a packet takes 1 ms at the limit
+	for name, limit := range map[string]pod.Bandwidth{"received": {Ingress: ms}, "sent": {Egress: ms}} {
+		r.set(r.limitTo(pod.Bandwidth{}, pod.Bandwidth{}, false))
+		r.set(r.limitTo(pod.Bandwidth{}, limit, false)) // a new meter
+		var begin time.Time
+		all := 0.
+		for _, c := range []struct {
+			what    string
+			pause   time.Duration // before, in which nothing is sent
+			packets int
+			want    float64 // that pass if they take no time
+		}{
+			{"idle before", 0, 40, 40},
+			{"nothing was dropped", 400 * time.Millisecond, 100, 50},
+			{"100 were, 400 ms ago", 400 * time.Millisecond, 400, 250},
+			{"long ago", 1300 * time.Millisecond, 100, 50},
+		} {
+			ended := time.Now()
+			time.Sleep(c.pause)
+			if c.want == 250 && time.Since(ended) > 900*time.Millisecond {
+				t.Logf("%s: paused for %v", name, time.Since(ended)) // the machine stalled: that is long ago
+				continue
+			}
+			if c.want == 50 {
+				begin, all = time.Now(), 0 // the clock is in the past, and that does not count
+			}
+			passed, took := r.handle(limit, bytes, c.packets)
+			t.Logf("%s, %s: %.0f of %d passed in %v", name, c.what, passed, c.packets, took)
+			if most := c.want + 1 + took.Seconds()*1e3; passed < c.want-1 || passed > most {
+				t.Errorf("%s, %s: %.0f of %d passed in %v, want %.0f", name, c.what, passed, c.packets, took, c.want)
+			}
+			all += passed
+			if most := 51 + time.Since(begin).Seconds()*1e3; c.packets >= 100 && all > most {
+				t.Errorf("%s, %s: %.0f passed since %v, want at most %.0f", name, c.what, all, begin, most)
+			}
+		}
+	}
+}
+
+// Of what a pod receives, short packets still pass when longer ones do not. A packet passes only if it ends within the bound, or
+// finds the clock less than 25 ms ahead.
+func TestRootBandwidthShortPackets(t *testing.T) {
+	r := newRig(t)
+	r.open()
+	for name, c := range map[string]struct {
+		limit       pod.Bandwidth
+		long, short float64 // how many pass, of 1500 bytes and then of 150
+	}{
+		"received":   {pod.Bandwidth{Ingress: 6e5}, 2, 10}, // 20 ms each: 40 ms, then 2 ms each until it is 60 ms
+		"sent":       {pod.Bandwidth{Egress: 6e5}, 2, 5},   // until it is 50 ms
+		"long at it": {pod.Bandwidth{Ingress: 1e5}, 1, 0},  // 120 ms: one passes all the same
+	} {
+		for range 10 {
+			r.set(r.limitTo(pod.Bandwidth{}, pod.Bandwidth{}, false))
+			r.set(r.limitTo(pod.Bandwidth{}, c.limit, false)) // a new meter
+			begin := time.Now()
+			long, _ := r.handle(c.limit, 1500, 10)
+			short, _ := r.handle(c.limit, 150, 100)
+			took := time.Since(begin)
+			t.Logf("%s: %.0f, then %.0f short ones passed in %v", name, long, short, took)
+			if took > time.Millisecond {
+				continue // more may have passed
+			}
+			if long != c.long || short != c.short {
+				t.Errorf("%s: %.0f, then %.0f short ones passed in %v, want %.0f and %.0f", name, long, short, took, c.long, c.short)
+			}
+			break
+		}
+	}
+}
+
 // If two CPUs handle packets at the same time, the clock moves on by the time of all of them.
 func TestRootBandwidthLosesNoTime(t *testing.T) {
 	r := newRig(t)
 	r.open()
 	const packets, bytes, cost = 10000, 1000, 2000 // on each CPU; nanoseconds of a packet at the limit
 	r.set(r.limitTo(pod.Bandwidth{Egress: 8 * bytes * 1e9 / cost}, pod.Bandwidth{}, false))
-	ctx := make([]byte, 192) // struct __sk_buff
-	binary.NativeEndian.PutUint32(ctx[10*4:], uint32(r.a.HostIndex))
+	ctx := packetOf(r.a.HostIndex)
 	var begin unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &begin); err != nil {
 		t.Fatal(err)

@@ -12,6 +12,7 @@ import (
 
 	"github.com/tcpilot/tcpilot/internal/api"
 	"github.com/tcpilot/tcpilot/internal/testenv"
+	"github.com/tcpilot/tcpilot/lab/link"
 	"github.com/tcpilot/tcpilot/lab/load"
 	"github.com/tcpilot/tcpilot/lab/topology"
 )
@@ -21,6 +22,7 @@ import (
 type podNode struct {
 	*world
 	pod, peer, far *podHost
+	wire           *topology.Wire // to far
 }
 
 type podHost struct {
@@ -48,7 +50,7 @@ func newPodNode(t testing.TB) *podNode {
 		must(t, err)
 		return h
 	}
-	return &podNode{w, host("pod", l.Wires[0].From.Addr4.Addr(), w.cgroup), host("peer", l.Wires[1].To.Addr4.Addr(), w.cgroup), host("far", l.Wires[2].To.Addr4.Addr(), nil)}
+	return &podNode{w, host("pod", l.Wires[0].From.Addr4.Addr(), w.cgroup), host("peer", l.Wires[1].To.Addr4.Addr(), w.cgroup), host("far", l.Wires[2].To.Addr4.Addr(), nil), l.Wires[2]}
 }
 
 // start starts tcpilot with a rule for all connections.
@@ -87,10 +89,17 @@ const onWire = 1514. / 1448
 //	first: in the first second
 //	rest: from there on
 //	all: from the beginning on, which is not more because the machine stalled and caught up
-type delivered struct{ first, rest, all float64 }
+//	retrans: retransmits among the segments sent, of TCP
+type delivered struct{ first, rest, all, retrans float64 }
 
 // upload sends on n connections that begin together.
 func upload(t testing.TB, from, to *podHost, n int, d time.Duration) delivered {
+	t.Helper()
+	return uploadWith(t, "", from, to, n, d)
+}
+
+// uploadWith is upload by an application that sets a congestion control.
+func uploadWith(t testing.TB, cc string, from, to *podHost, n int, d time.Duration) delivered {
 	t.Helper()
 	results := make([]load.BulkResult, n)
 	begin := load.Now()
@@ -98,7 +107,7 @@ func upload(t testing.TB, from, to *podHost, n int, d time.Duration) delivered {
 	for i := range results {
 		wg.Go(func() {
 			var err error
-			if results[i], err = from.agent.Bulk(t.Context(), load.BulkSpec{To: at(to.addr), Duration: d, Sample: 20 * time.Millisecond, Abort: true}); err != nil {
+			if results[i], err = from.agent.Bulk(t.Context(), load.BulkSpec{To: at(to.addr), CC: cc, Duration: d, Sample: 20 * time.Millisecond, Abort: true}); err != nil {
 				t.Error(err)
 			}
 		})
@@ -111,7 +120,11 @@ func upload(t testing.TB, from, to *podHost, n int, d time.Duration) delivered {
 		return rate
 	}
 	end := d - 100*time.Millisecond
-	return delivered{between(0, time.Second), between(time.Second, end), between(0, end)}
+	var sent, again float64
+	for _, r := range results {
+		sent, again = sent+float64(r.Segments), again+float64(r.Retrans)
+	}
+	return delivered{between(0, time.Second), between(time.Second, end), between(0, end), again / max(1, sent)}
 }
 
 // datagram is the payload of each datagram, bytes, and headers are Ethernet's, IPv4's and UDP's.
@@ -158,7 +171,7 @@ func uploadUDP(t testing.TB, from, to *podHost, rate float64, d time.Duration) (
 	}
 	bytes := <-done
 	must(t, in.Close())
-	return delivered{8 * bytes[0], 8 * bytes[1] / (d - time.Second).Seconds(), 8 * (bytes[0] + bytes[1]) / d.Seconds()}
+	return delivered{first: 8 * bytes[0], rest: 8 * bytes[1] / (d - time.Second).Seconds(), all: 8 * (bytes[0] + bytes[1]) / d.Seconds()}
 }
 
 // list is how tcpilot lists the pod.
@@ -203,9 +216,10 @@ func TestRootPodBandwidth(t *testing.T) {
 		t.Errorf("explain: %+v", e.RateLimit)
 	}
 	p.add(t, n.pod, limits("", "20M"))
-	// What exceeds an ingress limit is dropped, not queued: a drop may be all that a connection has in flight,
-	// and it then waits for RTO.
-	check("received", upload(t, n.far, n.pod, 4, 3*time.Second), 0.15)
+	// What exceeds an ingress limit is dropped, not queued: a drop may be all that a connection has in flight. It then waits for
+	// RTO, and catches up.
+	check("received, 1 connection", upload(t, n.far, n.pod, 1, 3*time.Second), half)
+	check("received, 4 connections", upload(t, n.far, n.pod, 4, 3*time.Second), half)
 	check("received, UDP", uploadUDP(t, n.peer, n.pod, 40e6, 3*time.Second), half)
 	if s := upload(t, n.pod, n.far, 1, 1500*time.Millisecond); s.rest < 40e6 {
 		t.Errorf("%.1f Mbit/s after the limit ended", s.rest/1e6)
@@ -310,18 +324,17 @@ func TestMeasurePodBandwidth(t *testing.T) {
 	})
 }
 
-// tbf limits what a device of the node receives as the CNI project's bandwidth plugin does: a queue
-// behind a token bucket on another device. Its buffer is here what one GSO packet needs; runtimes ask
-// for one of 536 MB, which limits nothing for seconds.
-func (n *podNode) tbf(t testing.TB, device string, mbits int) {
-	t.Helper()
+// bucket is the token bucket of the CNI project's bandwidth plugin, with a queue. Its buffer is here what one GSO packet needs;
+// runtimes ask for one of 536 MB, which limits nothing for seconds.
+func bucket(mbits int) string {
 	const buffer, latency = 65536, 25 * time.Millisecond // bytes; the plugin's latencyInMillis
-	for _, line := range []string{
-		"ip link add ifb0 type ifb", "ip link set ifb0 up",
-		fmt.Sprintf("tc qdisc add dev %s ingress", device),
-		fmt.Sprintf("tc filter add dev %s parent ffff: protocol all u32 match u32 0 0 action mirred egress redirect dev ifb0", device),
-		fmt.Sprintf("tc qdisc add dev ifb0 root tbf rate %dmbit burst %d limit %d", mbits, buffer, int(float64(mbits)*1e6/8*latency.Seconds())+buffer),
-	} {
+	return fmt.Sprintf("root tbf rate %dmbit burst %d limit %d", mbits, buffer, int(float64(mbits)*1e6/8*latency.Seconds())+buffer)
+}
+
+// run runs commands on the node.
+func (n *podNode) run(t testing.TB, lines ...string) {
+	t.Helper()
+	for _, line := range lines {
 		args := strings.Fields(line)
 		if out, err := n.star.Client.Run(args[0], args[1:]...); err != nil {
 			t.Fatalf("%s: %v\n%s", line, err, out)
@@ -329,25 +342,35 @@ func (n *podNode) tbf(t testing.TB, device string, mbits int) {
 	}
 }
 
-// requestsBeside is the 99th percentile of requests of 1 KB, one every 10 ms, beside a connection
-// that sends as much as it can.
-func requestsBeside(t testing.TB, from, to *podHost) time.Duration {
+// tbf limits what a device of the node receives as the CNI project's bandwidth plugin does: a queue
+// behind a token bucket on another device.
+func (n *podNode) tbf(t testing.TB, device string, mbits int) {
+	t.Helper()
+	n.run(t, "ip link add ifb0 type ifb", "ip link set ifb0 up",
+		fmt.Sprintf("tc qdisc add dev %s ingress", device),
+		fmt.Sprintf("tc filter add dev %s parent ffff: protocol all u32 match u32 0 0 action mirred egress redirect dev ifb0", device),
+		"tc qdisc add dev ifb0 "+bucket(mbits))
+}
+
+// requestsBeside is the 99th percentile of requests of 1 KB, one every 10 ms, beside connections that send as much as they
+// can, and what these deliver.
+func requestsBeside(t testing.TB, cc string, from, to *podHost, n int) (p99 time.Duration, bulk delivered) {
 	t.Helper()
 	var wg sync.WaitGroup
-	defer wg.Wait()
-	wg.Go(func() { upload(t, from, to, 1, 5*time.Second) })
+	wg.Go(func() { bulk = uploadWith(t, cc, from, to, n, 5*time.Second) })
 	time.Sleep(time.Second)
-	r, err := from.agent.RPC(t.Context(), load.RPCSpec{To: at(to.addr), Account: 1, Request: 1024, Reply: 64, Duration: 3500 * time.Millisecond, Think: 10 * time.Millisecond})
+	r, err := from.agent.RPC(t.Context(), load.RPCSpec{To: at(to.addr), CC: cc, Account: 1, Request: 1024, Reply: 64, Duration: 3500 * time.Millisecond, Think: 10 * time.Millisecond})
+	wg.Wait()
 	must(t, err)
 	var all []time.Duration
 	for _, x := range r.Kept {
 		all = append(all, x.Elapsed)
 	}
 	slices.Sort(all)
-	if len(all) < 20 {
+	if len(all) < 10 {
 		t.Fatalf("%d requests", len(all))
 	}
-	return all[len(all)*99/100]
+	return all[len(all)*99/100], bulk
 }
 
 // TestMeasurePodBandwidthLatency measures the documented claim: requests beside a bulk connection of the same
@@ -357,12 +380,63 @@ func TestMeasurePodBandwidthLatency(t *testing.T) {
 		for _, mbits := range []int{20, 200} {
 			n := newPodNode(t)
 			n.tbf(t, n.pod.Name, mbits)
-			reference := requestsBeside(t, n.pod, n.far)
+			reference, _ := requestsBeside(t, "", n.pod, n.far, 1)
 			n = newPodNode(t)
 			n.start(t).add(t, n.pod, limits(fmt.Sprintf("%dM", mbits), ""))
-			ours := requestsBeside(t, n.pod, n.far)
+			ours, _ := requestsBeside(t, "", n.pod, n.far, 1)
 			t.Logf("%d Mbit/s: %v with a token bucket, %v with tcpilot", mbits, reference, ours)
 			testenv.AtLeast(m, fmt.Sprintf("%d Mbit/s: p99 of a request beside a bulk connection, token bucket / tcpilot", mbits), float64(reference)/float64(ours), 5)
 		}
 	})
+}
+
+// TestMeasurePodBandwidthReceived measures the documented claim: TCP that a pod receives uses its limit about as well as with the
+// token bucket of the CNI project's bandwidth plugin, and requests beside it do not wait in a queue or for RTO.
+func TestMeasurePodBandwidthReceived(t *testing.T) {
+	testenv.Measure(t, func(t *testing.T, m *testenv.Measurement) {
+		for _, c := range []struct {
+			rtt    time.Duration // of the path
+			limits []int         // Mbit/s
+		}{
+			{0, []int{20, 100, 1000}},
+			{10 * time.Millisecond, []int{20, 100}},
+			{50 * time.Millisecond, []int{20, 100}},
+		} {
+			n := newPodNode(t)
+			if c.rtt > 0 {
+				n.delay(t, c.rtt)
+			}
+			p := n.start(t)
+			for _, mbits := range c.limits {
+				for _, cc := range []string{"cubic", "bbr"} {
+					for _, conns := range []int{1, 4, 20} {
+						what := fmt.Sprintf("%d Mbit/s, %v, %s, %d connections: ", mbits, c.rtt, cc, conns)
+						receive := func(subject string) time.Duration {
+							p99, bulk := requestsBeside(t, cc, n.far, n.pod, conns)
+							testenv.Between(m, what+subject+", of the limit", bulk.rest/1e6/float64(mbits), 0.85, 1.1)
+							testenv.AtMost(m, what+subject+", first second", bulk.first/1e6/float64(mbits), 1.1)
+							testenv.AtMost(m, what+subject+", retransmits", bulk.retrans, 0.5)
+							return p99
+						}
+						p.add(t, n.pod, nil)
+						n.run(t, fmt.Sprintf("tc qdisc replace dev %s %s", n.pod.Name, bucket(mbits)))
+						reference := receive("token bucket")
+						n.run(t, fmt.Sprintf("tc qdisc del dev %s root", n.pod.Name))
+						p.add(t, n.pod, limits("", fmt.Sprintf("%dM", mbits)))
+						ours := receive("tcpilot")
+						t.Logf("%sp99 of a request %v with a token bucket, %v with tcpilot", what, reference, ours)
+						testenv.AtMost(m, what+"p99 of a request, tcpilot / token bucket", float64(ours)/float64(reference), 1)
+					}
+				}
+			}
+		}
+	})
+}
+
+// delay makes the path to the other node as long as a round trip.
+func (n *podNode) delay(t testing.TB, rtt time.Duration) {
+	t.Helper()
+	must(t, link.OffloadsOff(n.wire.From, n.wire.To))
+	shape(t, n.wire.From, n.wire.To, link.Spec{Delay: rtt / 2})
+	shape(t, n.wire.To, n.wire.From, link.Spec{Delay: rtt / 2})
 }
