@@ -34,6 +34,7 @@ const struct {
 	enum closed_bits closed;
 	enum class_flags class_flags;
 	enum policy_flags policy_flags;
+	enum limit_flags limit_flags;
 	enum counter counter;
 	enum event event;
 	enum probe_hook hook;

@@ -10,7 +10,7 @@
 #include "limit.h"
 
 enum abi_limits {
-	ABI_VERSION = 22,	/* in the name of the directory with the pins */
+	ABI_VERSION = 23,	/* in the name of the directory with the pins */
 	NUM_FIELDS = 35,	/* tcp.NumFields */
 	MAX_ARMS = 8,		/* path.MaxArms */
 	MAX_CC = 32,		/* congestion controls known at one time */
@@ -26,8 +26,6 @@ enum abi_limits {
 	MAX_CLASS_COUNTS = 1024,
 	MAX_INHERITED = 4,	/* runtime_config.inherited */
 };
-
-#define LIMIT_OF_NETNS (~0ULL)	/* class_entry.limit: the key is the cookie of the network namespace (class.LimitOfNetNS) */
 
 /* ---- rules ------------------------------------------------------------- */
 
@@ -108,7 +106,7 @@ struct class_entry {		/* the class of the rule that matched */
 	__u32 flags;
 	__u32 cb_flags;		/* BPF_SOCK_OPS_*_CB_FLAG for watched connections */
 	__u32 watch_share;	/* share of connections watched, in 1/65536 */
-	__u64 limit;		/* key of limits: the rule has a rate limit; 0: none; or LIMIT_OF_NETNS */
+	__u64 limit;		/* key of limits: the rule has a rate limit; 0: none */
 	__u64 pad;
 };
 
@@ -219,7 +217,7 @@ struct runtime_config {		/* what each connection needs first, in one cache line 
 	__u64 wall_offset_ns;	/* CLOCK_REALTIME less CLOCK_MONOTONIC */
 	__u32 bank;		/* rule table in force */
 	__u32 requests;		/* bit per BPF_SOCK_OPS op that some policy answers, and REQUEST_... */
-	__u32 limits;		/* not 0: some connections may be in the map limited */
+	__u32 limits;		/* enum limit_flags */
 	__u32 report_rate;	/* approximate number of ends reported a second, at most; 0: all */
 	__u64 draw_key[2];	/* key of the draw of each incoming connection; of this host */
 	__u32 num_inherited;	/* 0: every default may be replaced */

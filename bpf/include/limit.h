@@ -3,6 +3,11 @@
 #ifndef TCPILOT_LIMIT_H
 #define TCPILOT_LIMIT_H
 
+enum limit_flags {		/* runtime_config.limits */
+	LIMITS_ANY = 1 << 0,	/* some connections may be in the map limited */
+	LIMITS_OF_NETNS = 1 << 1, /* some network namespaces have limits */
+};
+
 /* A rate limit of connections together. User space replaces it whenever it has divided it
  * among them, with a new epoch. */
 struct limit {

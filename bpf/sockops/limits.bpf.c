@@ -54,17 +54,16 @@ int tcpilot_limited(struct bpf_iter__bpf_sk_storage_map *ctx)
 	return 0;
 }
 
-/* Puts a running connection under the limit that its rule has by now. If it has no state (t is NULL), or was adopted, it is not
- * known which end opened it: then only if that does not matter. */
-static __always_inline void join_later(struct tcp_sock *tp, const struct track *t, __u32 bank)
+/* Puts a running connection under the limit that its rule has by now, and under that of its network namespace. If it has no state
+ * (t is NULL), or was adopted, it is not known which end opened it: then under the rule's only if that does not matter. */
+static __always_inline void join_later(struct tcp_sock *tp, struct limited *m, const struct track *t, __u32 bank)
 {
 	bool directed = t && !(t->flags & F_ADOPTED);
 	__u64 netns = tcp_sk_sock(tp)->__sk_common.skc_net.net->net_cookie;
 	const struct rule_bank *b = rules_of(bank);
 	const struct class_entry *cls;
-	struct limited *m;
+	__u64 rule = 0, path = 0;
 	struct conn c = {};
-	__u64 rule, path = 0;
 	__u32 flags;
 
 	if (!b)
@@ -72,11 +71,10 @@ static __always_inline void join_later(struct tcp_sock *tp, const struct track *
 	conn_read_sock(tp, &c);
 	c.outgoing = directed && (t->flags & F_OUTGOING);
 	cls = classify(&c, b, bank, tp, netns);
-	if (!cls || !cls->id || (cls->flags & CLASS_LEAVE) || !(directed || (cls->flags & CLASS_UNDIRECTED)))
-		return;
-	rule = cls->limit;
+	if (cls && (directed || (cls->flags & CLASS_UNDIRECTED)))
+		rule = cls->limit;
 	limit_keys(tp, &rule, &path);
-	if (!limit_find(rule))
+	if (!(limit_find(rule) ?: limit_find(path)) || (m && m->rule == rule && (m->path == path || !path)))
 		return;
 	bpf_get_socket_cookie(tp);	/* shares are found by it */
 	m = limit_join(tp, rule, path);
@@ -118,13 +116,13 @@ int tcpilot_limit_walk(struct bpf_iter__tcp *ctx)
 	m = bpf_sk_storage_get(&limited, tp, 0, 0);
 	if (m)
 		limit_follow(tp, tp, m);
-	if (m && limit_find(m->rule))
-		return 0;	/* otherwise its rule may have got a limit, or another one */
+	if (m && limit_find(m->rule) && !(cfg->limits & LIMITS_OF_NETNS))
+		return 0;	/* otherwise its rule or namespace may have got a limit, or another one */
 	cookie = skc->skc_cookie.counter;	/* 0: no hook has seen it */
 	l = bpf_sk_storage_get(&live, tp, 0, 0);
 	t = l ? &l->track : cookie ? slot_find(cookie) : NULL;
 	if (is_established(tp, t) && bpf_ktime_get_ns() < cfg->lease_ns)
-		join_later(tp, t, cfg->bank & 1);
+		join_later(tp, m, t, cfg->bank & 1);
 	return 0;
 }
 

@@ -23,16 +23,31 @@ static __always_inline struct limit *limit_find(__u64 key)
 	return key ? bpf_map_lookup_elem(&limits, &key) : NULL;
 }
 
-/* Puts the key of the connection's network namespace in place of LIMIT_OF_NETNS. If the rule has another
- * limit, the namespace's is added as the second one, unless the connection is under a path's. */
+/* The key of the limit of the connection's network namespace. 0: it is not under that limit, because its packets stay in the
+ * namespace: the remote address is one of loopback, or the local one. */
+static __always_inline __u64 limit_of_netns(struct tcp_sock *tp)
+{
+	struct sock_common *k = &tcp_sk_sock(tp)->__sk_common;
+	__u32 local[4], remote[4];
+
+	sock_addresses(k, local, remote);
+	if (is_v4_mapped(remote) && (remote[3] & bpf_htonl(0xff000000)) == bpf_htonl(0x7f000000))
+		return 0;
+	if (!((remote[0] ^ local[0]) | (remote[1] ^ local[1]) | (remote[2] ^ local[2]) | (remote[3] ^ local[3])))
+		return 0;
+	return k->skc_net.net->net_cookie;
+}
+
+/* Adds the key of the connection's network namespace, as the second one if the rule has a limit. A connection that comes under a
+ * path's limit is under the namespace's already. */
 static __always_inline void limit_keys(struct tcp_sock *tp, __u64 *rule, __u64 *path)
 {
-	__u64 netns = tcp_sk_sock(tp)->__sk_common.skc_net.net->net_cookie;
-
-	if (*rule == LIMIT_OF_NETNS)
-		*rule = netns;
-	else if (*rule && !*path)
-		*path = netns;
+	if (*path)
+		return;
+	if (*rule)
+		*path = limit_of_netns(tp);
+	else
+		*rule = limit_of_netns(tp);
 }
 
 static __always_inline void limit_count(struct limit *l, __s32 by)
@@ -162,7 +177,7 @@ static __noinline int limit_follow(void *ctx, struct tcp_sock *tp, struct limite
 	return 0;
 }
 
-/* The connection comes under the limit of a rule, or of a path. */
+/* The connection comes under limits. */
 static __always_inline struct limited *limit_join(struct tcp_sock *tp, __u64 rule, __u64 path)
 {
 	struct limited *m = bpf_sk_storage_get(&limited, tp, 0, BPF_SK_STORAGE_GET_F_CREATE);
@@ -177,13 +192,15 @@ static __always_inline struct limited *limit_join(struct tcp_sock *tp, __u64 rul
 	limit_unfresh(m);
 	m->rule = rule ?: m->rule;
 	m->path = path ?: m->path;
+	if (m->path == m->rule)	/* the rule had a limit, beside that of the namespace */
+		m->path = 0;
 	m->epoch = 0;
 	return m;
 }
 
 /* Global functions, so that each is verified once and not at every call. */
 
-/* A connection begins under a limit of its rule, or of its path. */
+/* A connection begins under a limit of its rule (0: it has none, or no rule matches), its network namespace, or its path. */
 __noinline int limit_begin(struct bpf_sock_ops *skops, __u64 rule, __u64 path)
 {
 	struct tcp_sock *tp = skops_tcp(skops);
@@ -194,6 +211,7 @@ __noinline int limit_begin(struct bpf_sock_ops *skops, __u64 rule, __u64 path)
 	limit_keys(tp, &rule, &path);
 	if (!(limit_find(rule) ?: limit_find(path)))
 		return 0;
+	bpf_get_socket_cookie(skops);	/* shares are found by it; a connection without state has none yet */
 	m = limit_join(tp, rule, path);
 	if (!m)
 		return 0;

@@ -83,7 +83,7 @@ struct {
 	__type(value, __u64);
 } netns_yields SEC(".maps");
 
-/* Rate limits, of rules and of paths: their keys are derived from names. */
+/* Rate limits of rules and of paths, whose keys are derived from names, and of network namespaces, by cookie. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 4096);

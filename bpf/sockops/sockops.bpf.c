@@ -232,8 +232,6 @@ static __always_inline void on_begin(struct bpf_sock_ops *skops, const struct co
 		if (!outgoing)
 			apply_established(skops, ctx, &t);
 	}
-	if (unlikely(ctx->cls->limit))
-		limit_begin(skops, ctx->cls->limit, 0);
 	if (!outgoing && t.arm < MAX_CC)
 		t.flags |= apply_cc(skops, ctx->tp, ctx->cfg, t.arm);
 	t.flags |= watch(skops, ctx->cls);
@@ -325,6 +323,14 @@ static __always_inline void on_request(struct bpf_sock_ops *skops, const struct 
 	else
 		skops->reply = value;
 	count(COUNT_REPLIES);
+}
+
+/* A connection that begins comes under the limit of its rule (0: none), and under that of its network namespace, also if no rule
+ * matches, or if it is not followed. */
+static __always_inline void begin_under_limits(struct bpf_sock_ops *skops, const struct runtime_config *cfg, __u64 rule)
+{
+	if (unlikely(rule || (cfg->limits & LIMITS_OF_NETNS)))
+		limit_begin(skops, rule, 0);
 }
 
 enum {
@@ -461,15 +467,20 @@ int tcpilot_sockops(struct bpf_sock_ops *skops)
 	}
 	c.outgoing = op != BPF_SOCK_OPS_PASSIVE_ESTABLISHED_CB && ctx.tp;
 	barrier_var(late);	/* otherwise clang tests op, and the verifier loses track */
-	if ((!late || (late->flags & F_FIELDS)) && !look_up(skops, &ctx, &c, begins) && !late)
+	if ((!late || (late->flags & F_FIELDS)) && !look_up(skops, &ctx, &c, begins) && !late) {
+		if (begins)
+			begin_under_limits(skops, ctx.cfg, 0);
 		return 1;
+	}
 	barrier_var(late);
-	if (late)
+	if (late) {
 		on_late(skops, &ctx, late);
-	else if (begins)
+	} else if (begins) {
 		on_begin(skops, &ctx, &c);
-	else
+		begin_under_limits(skops, ctx.cfg, ctx.cls->limit);	/* last, because a rule may set the pacing rate as well */
+	} else {
 		on_request(skops, &ctx, &c);
+	}
 	return 1;
 }
 

@@ -66,7 +66,7 @@ const (
 // Class tells how connections of a rule are treated.
 type Class struct {
 	ID    uint32 // stable while the daemon runs; 0 is no class
-	Leave bool   // touch nothing, report nothing
+	Leave bool   // touch nothing, report nothing; limits of network namespaces hold all the same
 	// PeerAny: the peer option is sent to all remote addresses, not only to near ones (peer_near in
 	// bpf/sockops/peer.bpf.h).
 	PeerAny bool
@@ -93,10 +93,6 @@ type Timeouts struct {
 	After uint32   // timeouts, at least 1
 	Share uint32   // in 1/65536
 }
-
-// LimitOfNetNS as Class.Limit: a connection is under the limit whose key is the cookie of its network
-// namespace, if there is one (ABI: LIMIT_OF_NETNS in bpf/include/abi.h).
-const LimitOfNetNS = 1<<64 - 1
 
 // Events that can be counted per connection (BPF_SOCK_OPS_*_CB_FLAG).
 const (

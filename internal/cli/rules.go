@@ -19,7 +19,7 @@ func (a *app) rules() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "rules",
 		Short:   "Show the rules in force, in the order of matching",
-		Long:    "Show the rules in force. The first rule that a connection matches applies to it; a\nconnection that matches none is left alone.",
+		Long:    "Show the rules in force. The first rule that a connection matches applies to it; a\nconnection that matches none is left alone, but for the limit of its pod.",
 		Example: "  tcpilot rules\n  tcpilot rules --json | jq '.rules[].name'",
 		Args:    console.Args(0, 0, ""),
 		RunE: func(cmd *cobra.Command, _ []string) error {

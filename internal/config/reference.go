@@ -51,7 +51,7 @@ const referenceRules = `
 ## rules
 
 The rules are tried in order, the built-in ones (` + "`builtin_rules`" + `) first, and the first that matches a connection is the only one that counts.
-A connection that no rule matches is left alone. To learn for all the rest, end the list with a rule that has no ` + "`match`" + `.
+A connection that no rule matches is left alone, but for the limit of its pod's bandwidth. To learn for all the rest, end the list with a rule that has no ` + "`match`" + `.
 A file without rules has one: ` + "`{name: default, learn: {arms: auto, objective: throughput}}`" + `.
 There may be 256 rules, the built-in ones included; their number does not change what a connection costs.
 All rules together may name 8190 remote and 8190 local prefixes, 256 remote and 256 local port ranges that do not touch, and 8 lengths of same_prefix.

@@ -23,7 +23,7 @@ type fileRules struct {
 type fileRule struct {
 	Name    string     `key:"name" is:"name" doc:"name of the rule, unlike every other's; it identifies the rule across reloads, which keep what was learned for it"`
 	Match   fileMatch  `key:"match" doc:"conditions, all of which have to hold; without any the rule matches every connection"`
-	Leave   *bool      `key:"leave" default:"false" doc:"true: touch nothing and report nothing; excludes set, learn, adapt, rate_limit, on_rto, watch and rollout"`
+	Leave   *bool      `key:"leave" default:"false" doc:"true: touch nothing and report nothing (the limit of a pod's bandwidth holds all the same); excludes set, learn, adapt, rate_limit, on_rto, watch and rollout"`
 	Set     *setValues `key:"set" doc:"fixed values, see Fields"`
 	Learn   *fileLearn `key:"learn" doc:"learn a congestion control per path; {} for the defaults"`
 	Adapt   []string   `key:"adapt" default:"default" oneof:"default off auto syn_rto synack_rto init_cwnd resume_cwnd init_rwnd max_pacing_rate rto_min delack_max cwnd_clamp peer_option" doc:"fields that are computed for each path from its metrics, see adapt.md; default is syn_rto, synack_rto, init_cwnd, resume_cwnd and init_rwnd, auto all except rto_min, delack_max, cwnd_clamp and peer_option; only with learn"`

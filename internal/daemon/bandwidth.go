@@ -32,8 +32,7 @@ func (d *Daemon) bandwidths() map[uint64]pod.Bandwidth {
 // Ethernet frame of 1514 bytes, without FCS, has 1428 bytes of payload of TCP over IPv6 with timestamps.
 const payload = 1428. / 1514
 
-// egressLimits are the rate limits of the TCP connections of pods. Their keys are the pods' cookies
-// (class.LimitOfNetNS).
+// egressLimits are the rate limits of the TCP connections of pods, by the pods' cookies.
 func egressLimits(pods map[uint64]pod.Bandwidth) map[uint64]limit.Limit {
 	limits := map[uint64]limit.Limit{}
 	for cookie, b := range pods {
@@ -63,12 +62,13 @@ func (d *Daemon) addOffered(limits map[uint64]limit.Limit) {
 func (d *Daemon) putLimits() error {
 	d.limits.writing.Lock() // so that the last write has the latest values
 	defer d.limits.writing.Unlock()
-	limits := limitsOf(d.cfg.Load())
-	maps.Copy(limits, egressLimits(d.bandwidths()))
+	rules, pods := limitsOf(d.cfg.Load()), egressLimits(d.bandwidths())
+	limits := maps.Clone(rules)
+	maps.Copy(limits, pods)
 	if maps.Equal(limits, d.limits.inForce) {
 		return nil
 	}
-	if err := d.dp.SetLimits(limits); err != nil {
+	if err := d.dp.SetLimits(rules, pods); err != nil {
 		return err
 	}
 	d.limits.inForce = limits

@@ -44,24 +44,35 @@ func (d *Daemon) Explain(_ context.Context, r api.ExplainRequest) (api.Explanati
 	for i := range out.Live {
 		out.Live[i].Pod = d.PodName(out.Live[i].NetNS)
 	}
-	switch {
-	case e.Rule == nil:
-		out.Reason, out.Why = policy.NoRule.String(), "no rule matches: kernel defaults"
+	if e.Rule == nil {
+		out.RateLimit = d.explainLimit("", &conn)
+		out.Reason, out.Why = policy.NoRule.String(), "no rule matches: kernel defaults"+pacedAnyway(out.RateLimit)
 		return out, nil
+	}
+	out.RateLimit = d.explainLimit(e.Rule.Name, &conn)
+	switch {
 	case e.Rule.Action == "leave":
-		out.Reason, out.Why = policy.LeftAlone.String(), "rule "+e.Rule.Name+" leaves the connection alone"
+		out.Reason, out.Why = policy.LeftAlone.String(), "rule "+e.Rule.Name+" leaves the connection alone"+pacedAnyway(out.RateLimit)
 	case e.Entry == nil:
 		out.Reason, out.Why = policy.NewPath.String(), "no policy is written for the class yet: kernel defaults"
 	}
 	out.Rule, out.Class, out.Match, out.Action = e.Rule.Name, e.Rule.Class, e.Rule.Match, e.Rule.Action
 	out.OnRTO = e.Rule.OnRTO
-	out.Rollout, out.Network, out.RateLimit = e.Rule.Rollout, e.Network, d.explainLimit(e.Rule.Name, conn.NetNS)
+	out.Rollout, out.Network = e.Rule.Rollout, e.Network
 	if e.Entry == nil {
 		return out, nil
 	}
 	explainEntry(&out, &e, now)
 	d.explainYields(&out, &e, conn.NetNS)
 	return out, nil
+}
+
+// pacedAnyway is what a connection gets that no rule gives anything: only the limit of its pod.
+func pacedAnyway(l *api.RateLimit) string {
+	if l == nil {
+		return ""
+	}
+	return ", but it is paced to a share of the pod's limit"
 }
 
 func explainEntry(out *api.Explanation, e *engine.Explanation, now time.Time) {

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/tcpilot/tcpilot/internal/api"
+	"github.com/tcpilot/tcpilot/internal/class"
 	"github.com/tcpilot/tcpilot/internal/config"
 	"github.com/tcpilot/tcpilot/internal/console"
 	"github.com/tcpilot/tcpilot/internal/datapath"
@@ -31,7 +32,7 @@ const (
 // rateLimits divides rate limits among connections.
 type rateLimits struct {
 	writing sync.Mutex
-	inForce map[uint64]limit.Limit // as last written; writing protects it
+	inForce map[uint64]limit.Limit // of rules and pods, as last written; writing protects it
 	changed chan struct{}          // other connections are under limits now
 	latest  atomic.Pointer[limit.Result]
 }
@@ -125,6 +126,10 @@ func (d *Daemon) limitCount(cfg *config.Config, rule *policy.Rule) (n metrics.Li
 	return n, d.countLimit(key, &n), true
 }
 
+// staysInside reports whether packets of c do not leave its network namespace, whose limit it then is not under (limit_of_netns
+// in bpf/sockops/limits.bpf.h).
+func staysInside(c *class.Conn) bool { return c.Remote.IsLoopback() || c.Remote == c.Local }
+
 // countLimit fills in what the limit of a key does now, and returns it.
 func (d *Daemon) countLimit(key uint64, n *metrics.LimitCount) (s limit.State) {
 	if r := d.limits.latest.Load(); r != nil {
@@ -134,22 +139,24 @@ func (d *Daemon) countLimit(key uint64, n *metrics.LimitCount) (s limit.State) {
 	return s
 }
 
-// explainLimit is what the limit of a rule, or else of the network namespace, would give to one more
+// explainLimit is what the limit of a rule ("" is none), or else of the pod, would give to one more
 // connection; nil if there is none.
-func (d *Daemon) explainLimit(rule string, netns uint64) *api.RateLimit {
+func (d *Daemon) explainLimit(rule string, c *class.Conn) *api.RateLimit {
 	cfg := d.cfg.Load()
 	if r := ruleNamed(d.engine.Rules(), rule); r != nil {
 		rule = cmp.Or(r.Of, rule) // a variant is under the limit of its rule
 	}
-	r := ruleNamed(cfg.Rules, rule)
-	if r == nil {
-		return nil
+	var n metrics.LimitCount
+	var s limit.State
+	of, ok := "rule", false
+	if r := ruleNamed(cfg.Rules, rule); r != nil {
+		n, s, ok = d.limitCount(cfg, r)
 	}
-	n, s, ok := d.limitCount(cfg, r)
-	of := "rule"
-	if l, limited := egressLimits(d.bandwidths())[netns]; !ok && limited && !r.Leave {
-		n.Total, of, ok = l.Rate, "pod", true
-		s = d.countLimit(netns, &n)
+	if !ok && !staysInside(c) {
+		var l limit.Limit
+		l, ok = egressLimits(d.bandwidths())[c.NetNS]
+		n.Total, of = l.Rate, "pod"
+		s = d.countLimit(c.NetNS, &n)
 	}
 	if !ok {
 		return nil

@@ -139,7 +139,6 @@ func (d *Daemon) recompile() error { return d.engine.Recompile(d.resolver()) }
 func (d *Daemon) resolver() policy.Resolver {
 	r := resolver()
 	r.Pods = func(m *pod.Match) []uint64 { return d.pods.now().Cookies(m) }
-	r.Limited = len(egressLimits(d.bandwidths())) > 0
 	return r
 }
 

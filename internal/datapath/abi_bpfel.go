@@ -16,7 +16,7 @@ import (
 type abiAbiLimits uint32
 
 const (
-	abiAbiLimitsABI_VERSION      abiAbiLimits = 22
+	abiAbiLimitsABI_VERSION      abiAbiLimits = 23
 	abiAbiLimitsNUM_FIELDS       abiAbiLimits = 35
 	abiAbiLimitsMAX_ARMS         abiAbiLimits = 8
 	abiAbiLimitsMAX_CC           abiAbiLimits = 32
@@ -225,6 +225,13 @@ type abiLimit struct {
 	Epoch      uint32
 	Pad        uint32
 }
+
+type abiLimitFlags uint32
+
+const (
+	abiLimitFlagsLIMITS_ANY      abiLimitFlags = 1
+	abiLimitFlagsLIMITS_OF_NETNS abiLimitFlags = 2
+)
 
 type abiLimitMember struct {
 	_       structs.HostLayout

@@ -12,6 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/tcpilot/tcpilot/internal/class"
+	"github.com/tcpilot/tcpilot/internal/limit"
+	"github.com/tcpilot/tcpilot/internal/netns"
 	"github.com/tcpilot/tcpilot/internal/path"
 	"github.com/tcpilot/tcpilot/internal/tcp"
 )
@@ -128,6 +130,43 @@ func BenchmarkRootAdaptedCost(b *testing.B) {
 	b.ReportMetric(0, "ns/op")
 	for i, s := range setups {
 		b.ReportMetric(medianFloat(cost[i])-medianFloat(cost[0]), "ns/conn-"+s.name)
+	}
+}
+
+// BenchmarkRootNetNSLimitCost measures what limits of network namespaces cost a connection that no rule matches, both ends, as
+// BenchmarkRootCostPieces does: no namespace has one, another one has, its own has.
+//
+//	go test ./internal/datapath -run '^$' -bench NetNSLimitCost -benchtime 20x
+func BenchmarkRootNetNSLimitCost(b *testing.B) {
+	r := newRig(b)
+	addAddresses(b, r.ns)
+	r.ns.IP(b, "route replace local 192.0.2.1 dev lo table local src 192.0.2.2") // the source of connections to it
+	r.rules(b, noRules)
+	cookie, err := netns.Cookie(r.ns.Path())
+	must(b, err)
+	stats, err := ebpf.EnableStats(unix.BPF_STATS_RUN_TIME)
+	must(b, err)
+	defer stats.Close()
+	l := listen(b, r.ns, "192.0.2.1:0", nil)
+	go acceptAll(l)
+	const block = 500
+	some := limit.Limit{Connection: 1e9}
+	setups := []struct {
+		name   string
+		limits map[uint64]limit.Limit
+	}{{"none", nil}, {"another", map[uint64]limit.Limit{1 << 60: some}}, {"own", map[uint64]limit.Limit{cookie: some}}}
+	cost := make([][]float64, len(setups))
+	for b.Loop() {
+		for i, s := range setups {
+			must(b, r.SetLimits(nil, s.limits))
+			before := runtimeOf(b, r)
+			r.connections(b, l.Addr().String(), block)
+			cost[i] = append(cost[i], float64(runtimeOf(b, r)-before)/block)
+		}
+	}
+	b.ReportMetric(0, "ns/op")
+	for i, s := range setups {
+		b.ReportMetric(medianFloat(cost[i]), "ns/conn-"+s.name)
 	}
 }
 

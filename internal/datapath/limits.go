@@ -19,11 +19,11 @@ import (
 	"github.com/tcpilot/tcpilot/internal/tcp"
 )
 
-// limits are the rate limits in force: of rules, as the configuration says, and of paths that have
+// limits are the rate limits in force: set ones, of rules and network namespaces, and those of paths that have
 // a policer.
 type limits struct {
 	mu    sync.Mutex
-	rules map[uint64]limit.Limit // by key of the map limits
+	set   map[uint64]limit.Limit // by key of the map limits
 	paths map[uint64]limit.Limit
 	epoch uint32              // of the latest division
 	bases map[uint64]uint32   // limit.base of the latest division, by key
@@ -41,7 +41,7 @@ type limits struct {
 // If the programs cannot be loaded, limits are divided by the number of connections.
 func (d *Datapath) loadLimits() {
 	l := &d.limits
-	l.rules, l.paths, l.bases = map[uint64]limit.Limit{}, map[uint64]limit.Limit{}, map[uint64]uint32{}
+	l.set, l.paths, l.bases = map[uint64]limit.Limit{}, map[uint64]limit.Limit{}, map[uint64]uint32{}
 	l.given, l.count = map[uint64]struct{}{}, map[uint64]struct{}{}
 	// Another epoch than those of an earlier process, so that the shares it gave are not used any more.
 	l.epoch = uint32(monotonic()>>20) | 1
@@ -91,30 +91,56 @@ func (l *limits) close() error {
 	return errors.Join(append(errs, l.objs.Close())...)
 }
 
-// SetLimits puts the rate limits of rules into force, by their keys (class.Class.Limit). Limits that
-// are not among them end: their connections get back what they had. Running connections follow
-// at their next round trip, or when FollowLimits finds them.
-func (d *Datapath) SetLimits(rules map[uint64]limit.Limit) error {
+// SetLimits puts rate limits into force: of rules, by their keys (class.Class.Limit), and of all connections of network
+// namespaces, by their cookies. Limits that are not among them end: their connections get back what they had. Running
+// connections follow at their next round trip, or when FollowLimits finds them.
+func (d *Datapath) SetLimits(rules, namespaces map[uint64]limit.Limit) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	set := map[uint64]limit.Limit{}
+	maps.Copy(set, namespaces)
+	maps.Copy(set, rules)
 	l := &d.limits
 	l.mu.Lock()
-	old := l.rules
-	l.rules = maps.Clone(rules)
+	old := l.set
+	l.set = set
 	l.mu.Unlock()
 	for key := range old {
-		if _, ok := rules[key]; !ok {
+		if _, ok := set[key]; !ok {
 			if err := d.endLimit(key); err != nil {
 				return err
 			}
 		}
 	}
-	for key, x := range rules {
+	for key, x := range set {
 		if err := d.putLimit(key, x); err != nil {
 			return err
 		}
 	}
-	return nil
+	return d.flagLimits(limitsOfNetNS, len(namespaces) > 0)
+}
+
+// Bits of runtime_config.limits.
+const (
+	limitsAny     = uint32(abiLimitFlagsLIMITS_ANY)
+	limitsOfNetNS = uint32(abiLimitFlagsLIMITS_OF_NETNS)
+)
+
+// flagLimits tells the programs which limits there may be. d.mu must be locked.
+func (d *Datapath) flagLimits(flag uint32, on bool) error {
+	old := d.config.Limits
+	d.config.Limits &^= flag
+	if on {
+		d.config.Limits |= flag
+	}
+	if d.config.Limits == old {
+		return nil
+	}
+	err := d.putConfig()
+	if err != nil {
+		d.config.Limits = old
+	}
+	return err
 }
 
 // pacedRate is the rate that a policy gives to all connections of its path together, bytes/s.
@@ -160,11 +186,8 @@ func (d *Datapath) limitPath(row uint32, rate uint64) error {
 
 // putLimit writes one limit, and makes the programs count what its connections have sent when they end.
 func (d *Datapath) putLimit(key uint64, x limit.Limit) error {
-	if d.config.Limits == 0 {
-		d.config.Limits = 1 // programs look at connections under limits from now on
-		if err := d.putConfig(); err != nil {
-			return err
-		}
+	if err := d.flagLimits(limitsAny, true); err != nil { // it stays: connections may be in the map limited
+		return err
 	}
 	l := &d.limits
 	l.mu.Lock()
@@ -214,8 +237,8 @@ func (d *Datapath) Limits() map[uint64]limit.Limit {
 	l := &d.limits
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	out := make(map[uint64]limit.Limit, len(l.rules)+len(l.paths))
-	for _, list := range []map[uint64]limit.Limit{l.paths, l.rules} {
+	out := make(map[uint64]limit.Limit, len(l.set)+len(l.paths))
+	for _, list := range []map[uint64]limit.Limit{l.paths, l.set} {
 		for key, x := range list {
 			_ = d.maps.LimitEnded.Lookup(key, &x.Ended)
 			out[key] = x
@@ -295,7 +318,7 @@ func (d *Datapath) WriteShares(r *limit.Result) error {
 	l.nextEpoch()
 	for key, s := range r.Limits {
 		l.bases[key] = uint32(min(s.Base*256, 1<<30))
-		x, ok := l.rules[key]
+		x, ok := l.set[key]
 		if !ok {
 			if x, ok = l.paths[key]; !ok {
 				continue // it has ended meanwhile

@@ -10,7 +10,6 @@ import (
 
 	"github.com/tcpilot/tcpilot/internal/class"
 	"github.com/tcpilot/tcpilot/internal/limit"
-	"github.com/tcpilot/tcpilot/internal/netns"
 	"github.com/tcpilot/tcpilot/internal/tcp"
 	"github.com/tcpilot/tcpilot/internal/testenv"
 )
@@ -34,7 +33,7 @@ func (r *rig) limitTo(t *testing.T, l *limit.Limit) {
 		c.Limit, limits[limitKey] = limitKey, *l
 	}
 	r.rules(t, class.Table{Classes: []class.Class{c}})
-	must(t, r.SetLimits(limits))
+	must(t, r.SetLimits(limits, nil))
 }
 
 // divide divides the limits once more, as the daemon does every 250 ms.
@@ -110,38 +109,6 @@ func TestRootLimitSpreadsConnectionsThatBegin(t *testing.T) {
 	if n := read(0.999, 1); n != 1 {
 		t.Errorf("%d ends have %d pacing rates after the limit was divided", len(ends), n)
 	}
-}
-
-// A network namespace has a limit of its own: its connections are under it, those of others are not.
-func TestRootLimitOfNetNS(t *testing.T) {
-	r := newRig(t)
-	other := testenv.NetNS(t)
-	before := dialIn(t, r.ns)
-	r.rules(t, class.Table{Classes: []class.Class{{ID: 1, Limit: class.LimitOfNetNS}}})
-	cookie, err := netns.Cookie(r.ns.Path())
-	must(t, err)
-	must(t, r.SetLimits(map[uint64]limit.Limit{cookie: {Connection: 3e6}}))
-	r.ns.Do(t, func() { must(t, r.FollowLimits()) })
-	both := func(rule uint64) net.Conn { // a rule with a limit of its own
-		r.rules(t, class.Table{Classes: []class.Class{{ID: 1, Limit: limitKey}}})
-		must(t, r.SetLimits(map[uint64]limit.Limit{cookie: {Connection: 3e6}, limitKey: {Connection: rule}}))
-		return dialIn(t, r.ns)
-	}
-	for what, c := range map[string]struct {
-		conn net.Conn
-		want uint32
-	}{"running": {before, 3e6}, "new": {dialIn(t, r.ns), 3e6}, "of another namespace": {dialIn(t, other), noPacing},
-		"of a rule with less": {both(2e6), 2e6}, "of a rule with more": {both(4e6), 3e6}} {
-		if got := pacingOf(t, c.conn); got != c.want {
-			t.Errorf("%s: pacing rate %d, want %d", what, got, c.want)
-		}
-	}
-}
-
-// dialIn makes a connection over loopback in a namespace.
-func dialIn(t *testing.T, ns *testenv.NS) net.Conn {
-	t.Helper()
-	return dial(t, ns, listen(t, ns, "127.0.0.1:0", nil).Addr().String(), nil)
 }
 
 // Idle connections have no share of a limit that is divided by need; they get one when they send again.
@@ -255,7 +222,7 @@ func TestRootLimitOfConnectionsWithoutState(t *testing.T) {
 	exchange(t, reset, itsPeer, 100_000) // before the limit
 	limited, limits := class.Class{ID: 1, Limit: limitKey}, map[uint64]limit.Limit{limitKey: {Rate: 4e6}}
 	r.rules(t, class.Table{Dims: class.DimDirection, Classes: []class.Class{{ID: 2}, limited}, Outgoing: class.Set{0b11}, Incoming: class.Set{0b10}})
-	must(t, r.SetLimits(limits))
+	must(t, r.SetLimits(limits, nil))
 	want("after a rule for outgoing ones", noPacing, unknown, another)
 	r.rules(t, class.Table{Classes: []class.Class{limited}})
 	r.ns.Do(t, func() { must(t, r.FollowLimits()) })
@@ -279,7 +246,7 @@ func TestRootLimitOfConnectionsWithoutState(t *testing.T) {
 			return nil
 		})
 	}
-	must(t, r.SetLimits(nil))
+	must(t, r.SetLimits(nil, nil))
 	want("without a limit", noPacing, known)
 	r.limitTo(t, nil)
 	before, err := r.Counters()

@@ -329,11 +329,10 @@ type names struct {
 	cgroups map[string][]uint64
 	netns   map[string]uint64
 	pods    map[*pod.Match][]uint64
-	limited bool // policy.Resolver.Limited
 }
 
 func lookUp(rules []policy.Rule, r policy.Resolver) names {
-	n := names{map[string][]uint64{}, map[string]uint64{}, map[*pod.Match][]uint64{}, r.Limited}
+	n := names{map[string][]uint64{}, map[string]uint64{}, map[*pod.Match][]uint64{}}
 	for i := range rules {
 		for _, name := range rules[i].Match.Cgroup {
 			if r.Cgroup == nil || n.cgroups[name] != nil {
@@ -367,7 +366,6 @@ func (n names) resolver() policy.Resolver {
 			cookie, ok := n.netns[name]
 			return cookie, ok
 		},
-		Pods:    func(m *pod.Match) []uint64 { return n.pods[m] },
-		Limited: n.limited,
+		Pods: func(m *pod.Match) []uint64 { return n.pods[m] },
 	}
 }

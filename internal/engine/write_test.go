@@ -313,24 +313,6 @@ func TestReloadWithoutOldRows(t *testing.T) {
 	}
 }
 
-// The first limit of a network namespace, and the end of the last one, are put into force.
-func TestRecompileFollowsLimits(t *testing.T) {
-	w := newWorld(t, nil, learnRule("all"))
-	for _, step := range []struct {
-		limited bool
-		written int
-		limit   uint64
-	}{{false, 0, 0}, {true, 1, class.LimitOfNetNS}, {true, 0, class.LimitOfNetNS}, {false, 1, 0}} {
-		w.sink.calls = 0
-		if err := w.e.Recompile(policy.Resolver{Limited: step.limited}); err != nil {
-			t.Fatal(err)
-		}
-		if got := w.sink.table.Classes[0].Limit; w.sink.calls != step.written || got != step.limit {
-			t.Errorf("limited %v: %d tables written, limit %d", step.limited, w.sink.calls, got)
-		}
-	}
-}
-
 func TestRecompileFollowsNames(t *testing.T) {
 	rule := learnRule("pods", func(r *policy.Rule) { r.Match.Cgroup = []string{"/pods"} })
 	w := newWorld(t, nil, rule)

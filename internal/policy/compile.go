@@ -20,9 +20,6 @@ type Resolver struct {
 	// Pods returns the cookies of the network namespaces of the pods that m selects now, in
 	// ascending order.
 	Pods func(m *pod.Match) []uint64
-	// Limited says that network namespaces may have rate limits of their own. Connections of rules
-	// without a limit are under that of their namespace then.
-	Limited bool
 }
 
 // Waiting is a name in a rule that does not exist yet. Until it does, the rule
@@ -47,9 +44,6 @@ func Compile(rules []Rule, ids []uint32, r Resolver) (*class.Table, []Waiting, e
 	t := &class.Table{Classes: make([]class.Class, len(rules))}
 	for i := range rules {
 		t.Classes[i] = classOf(&rules[i], ids[i])
-		if c := &t.Classes[i]; r.Limited && !c.Leave && c.Limit == 0 {
-			c.Limit = class.LimitOfNetNS
-		}
 	}
 	t.Remote = prefixRows(rules, func(m *Match) []netip.Prefix { return m.Remote })
 	t.Local = prefixRows(rules, func(m *Match) []netip.Prefix { return m.Local })

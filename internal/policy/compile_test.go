@@ -222,24 +222,3 @@ func BenchmarkCompile256(b *testing.B) {
 		}
 	}
 }
-
-// If network namespaces have limits of their own, these hold for connections of all rules but those that
-// have a limit already, or leave connections alone.
-func TestCompileLimitOfNetNS(t *testing.T) {
-	rules := []Rule{{Name: "left", Leave: true}, {Name: "limited", Limit: RateLimit{Total: 1}}, {Name: "other", Learn: &Learn{}}}
-	for _, limited := range []bool{false, true} {
-		table, _, err := Compile(rules, ids(3), Resolver{Limited: limited})
-		if err != nil {
-			t.Fatal(err)
-		}
-		want := []uint64{0, rules[1].LimitKey(), 0}
-		if limited {
-			want[2] = class.LimitOfNetNS
-		}
-		for i, c := range table.Classes {
-			if c.Limit != want[i] {
-				t.Errorf("limited %v, rule %s: %d, want %d", limited, rules[i].Name, c.Limit, want[i])
-			}
-		}
-	}
-}

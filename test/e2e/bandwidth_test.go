@@ -56,8 +56,14 @@ func newPodNode(t testing.TB) *podNode {
 // start starts tcpilot with a rule for all connections.
 func (n *podNode) start(t testing.TB) *tcpilot {
 	t.Helper()
+	return n.startWith(t, "{name: all, learn: {arms: [cubic]}}")
+}
+
+// startWith starts tcpilot with one rule.
+func (n *podNode) startWith(t testing.TB, rule string) *tcpilot {
+	t.Helper()
 	p := newTcpilot(t, n.world, settings{})
-	p.configure(t, settings{keys: fmt.Sprintf("pods: {dir: %s/pods}\n", p.dir), rules: "  - {name: all, learn: {arms: [cubic]}}\n"})
+	p.configure(t, settings{keys: fmt.Sprintf("pods: {dir: %s/pods}\n", p.dir), rules: "  - " + rule + "\n"})
 	p.start(t)
 	return p
 }
@@ -223,6 +229,86 @@ func TestRootPodBandwidth(t *testing.T) {
 	check("received, UDP", uploadUDP(t, n.peer, n.pod, 40e6, 3*time.Second), half)
 	if s := upload(t, n.pod, n.far, 1, 1500*time.Millisecond); s.rest < 40e6 {
 		t.Errorf("%.1f Mbit/s after the limit ended", s.rest/1e6)
+	}
+}
+
+// Connections of a pod that no rule matches, or that a rule leaves alone, are paced to the pod's limit as well, also those that are
+// older than the limit: the clock alone gives one of cubic a quarter of it. They stay connections without a rule. Those of another pod
+// are not touched, and pacing ends when tcpilot stops.
+func TestRootPodBandwidthWithoutARule(t *testing.T) {
+	t.Parallel()
+	const limit, second = 20e6, load.Time(time.Second)
+	const paced = ", but it is paced to a share of the pod's limit"
+	n := newPodNode(t)
+	p := n.startWith(t, "{name: elsewhere, match: {remote: [203.0.113.0/24]}, learn: {arms: [cubic]}}")
+	var points []load.Point
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		r, err := n.pod.agent.Bulk(t.Context(), load.BulkSpec{To: at(n.far.addr), Duration: 22 * time.Second, Sample: 20 * time.Millisecond, Abort: true})
+		if err != nil {
+			t.Error(err)
+		}
+		points = r.Points
+	}()
+	time.Sleep(time.Second)
+	p.add(t, n.pod, limits("20M", ""))
+	explain := func(reason, why string) {
+		t.Helper()
+		e := ask[api.Explanation](t, p, "explain", n.far.addr.String(), "--pod", "shop/pod")
+		if e.Reason != reason || e.Why != why || e.RateLimit == nil || e.RateLimit.Total > limit/8 || e.RateLimit.Total < 0.9*limit/8 {
+			t.Errorf("explain: %s, %q: %+v", e.Reason, e.Why, e.RateLimit)
+		}
+		if e := ask[api.Explanation](t, p, "explain", "127.0.0.1", "--pod", "shop/pod"); e.RateLimit != nil {
+			t.Errorf("explain 127.0.0.1: %+v", e.RateLimit)
+		}
+	}
+	alone := func() (from, to load.Time) { // while no other connection of the pod sends
+		from = load.Now() + second
+		time.Sleep(3 * time.Second)
+		return from, load.Now()
+	}
+	beside := func(what string) { // the older connection has the other half of the limit
+		t.Helper()
+		s := upload(t, n.pod, n.peer, 1, 2500*time.Millisecond)
+		t.Logf("%s: %.1f Mbit/s beside the older connection", what, s.rest/1e6)
+		if s.rest < 0.4*limit || s.rest > 0.65*limit {
+			t.Errorf("%s: %.1f Mbit/s beside the older connection, want half of %.1f", what, s.rest/1e6, limit/1e6)
+		}
+	}
+	from, to := alone()
+	beside("no rule")
+	explain("no-rule", "no rule matches: kernel defaults"+paced)
+	p.configure(t, settings{keys: fmt.Sprintf("pods: {dir: %s/pods}\n", p.dir), rules: "  - {name: left, leave: true}\n"})
+	_, err := p.run(t, "reload")
+	must(t, err)
+	beside("left alone")
+	explain("left-alone", "rule left leaves the connection alone"+paced)
+	from2, to2 := alone()
+	if other := upload(t, n.peer, n.far, 1, time.Second); other.first < 3*limit {
+		t.Errorf("another pod sent %.1f Mbit/s", other.first/1e6)
+	}
+	if c := p.status(t).Counters; c.Samples.Received != 0 {
+		t.Errorf("samples %+v, connections %+v", c.Samples, c.Connections)
+	}
+	p.stop(t)
+	stopped := load.Now()
+	<-done
+	if end := points[len(points)-1].At; end < stopped+2*second {
+		t.Fatalf("the connection ended %v after tcpilot was stopped: this machine is too slow", time.Duration(end-stopped))
+	}
+	rate := func(from, to load.Time) float64 {
+		return 8 * onWire * (ackedAt(points, to) - ackedAt(points, from)) / time.Duration(to-from).Seconds()
+	}
+	unmatched, left, free := rate(from, to), rate(from2, to2), rate(stopped+second/2, stopped+3*second/2)
+	t.Logf("the older connection: %.1f Mbit/s, left alone %.1f, once tcpilot is stopped %.1f", unmatched/1e6, left/1e6, free/1e6)
+	for _, r := range []float64{unmatched, left} {
+		if r < 0.85*limit || r > 1.1*limit {
+			t.Errorf("%.1f Mbit/s, want %.1f", r/1e6, limit/1e6)
+		}
+	}
+	if free < 3*limit {
+		t.Errorf("%.1f Mbit/s once tcpilot is stopped: the limit is still in force", free/1e6)
 	}
 }
 
