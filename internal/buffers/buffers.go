@@ -214,7 +214,7 @@ func (c *Controller) shortage(now int64) {
 	switch {
 	case c.paused(now):
 		return
-	case c.until != 0 && time.Duration(now-c.until) < lastPause:
+	case c.until != 0 && time.Duration(now-c.until).Abs() < lastPause:
 		c.pause = min(2*c.pause, lastPause)
 	default:
 		c.pause = firstPause

@@ -70,6 +70,8 @@ type Path struct {
 	Spread  float32 `json:"spread_us"` // geometric mean of what round-trip times within small connections differ by, microseconds
 	Small   uint32  `json:"small"`     // number of connections that Spread is the mean of
 	Network Network `json:"network"`
+
+	earlySince int64 // time of the first of the samples since the clock was set back, as Updated; 0: it was not
 }
 
 // Clone returns a copy that shares nothing with p.
@@ -90,23 +92,35 @@ func (p *Path) Clone() Path {
 	return c
 }
 
-// at returns the time of a sample, which is not before that of an earlier one: samples may arrive out of order. If it
-// were more than mostLate before, the clock was set back, and what is known would not age until then: it is forgotten.
+// at returns the time of a sample, which is not before that of an earlier one: samples may arrive out of order. If samples have
+// been more than mostLate before for as long as round-trip times are remembered, the clock was set back, and what is known
+// would not age until that time comes again: it is forgotten. A clock that is wrong for a short time, as that of a host
+// that starts before it knows the time, changes nothing.
 func (p *Path) at(s *tcp.Sample) int64 {
-	if p.Updated-s.At > int64(mostLate) {
-		old := *p
-		*p = Path{Incast: old.Incast, Delack: old.Delack, Peer: old.Peer}
-		if p.Incast != nil {
-			*p.Incast = Incast{}
-		}
-		if p.Delack != nil {
-			*p.Delack = Delack{}
-		}
-		if p.Peer != nil {
-			*p.Peer = Peer{}
-		}
+	switch {
+	case p.Updated-s.At <= int64(mostLate):
+		p.earlySince = 0
+	case p.earlySince == 0 || p.earlySince-s.At > int64(mostLate):
+		p.earlySince = s.At
+	case s.At-p.earlySince > int64(rttWindow):
+		p.forget()
 	}
 	return max(s.At, p.Updated)
+}
+
+// forget begins anew with the metrics that the path's rule asks for.
+func (p *Path) forget() {
+	old := *p
+	*p = Path{Incast: old.Incast, Delack: old.Delack, Peer: old.Peer}
+	if p.Incast != nil {
+		*p.Incast = Incast{}
+	}
+	if p.Delack != nil {
+		*p.Delack = Delack{}
+	}
+	if p.Peer != nil {
+		*p.Peer = Peer{}
+	}
 }
 
 // Observe updates the metrics by a sample, whether or not it can be scored.
