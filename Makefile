@@ -17,6 +17,7 @@ PREFIX  := /usr/local
 DESTDIR :=
 UNITDIR := /etc/systemd/system
 CNI_BIN := /opt/cni/bin
+CNI_CONF := /etc/cni/net.d
 
 VERSION := $(shell git describe --tags --dirty 2>/dev/null)
 
@@ -157,10 +158,13 @@ image: ## bin/tcpilot-image.tar, a container image (OCI) of the daemon and the p
 
 .PHONY: uninstall
 uninstall: ## remove what install, install-lab and install-cni installed; /etc/tcpilot, what was learned, and pods stay
+	@for file in $(DESTDIR)/var/lib/tcpilot/pods/*.json $(DESTDIR)/var/lib/tcpilot/pods/.removal $(DESTDIR)$(CNI_CONF)/zz-tcpilot-uninstalled.conflist; do \
+		if test -e $$file && test -e $(DESTDIR)$(CNI_BIN)/tcpilot-cni; then \
+			echo "nothing is removed, because pods may need $(DESTDIR)$(CNI_BIN)/tcpilot-cni to end ($$file): run 'tcpilot cni uninstall' first (docs/pods.md#uninstall)" >&2; exit 1; \
+		fi; \
+	done
 	rm -f $(DESTDIR)$(PREFIX)/bin/tcpilot $(DESTDIR)$(PREFIX)/bin/tcpilot-lab $(DESTDIR)$(UNITDIR)/tcpilot.service
-	@if ls $(DESTDIR)/var/lib/tcpilot/pods/*.json >/dev/null 2>&1; then \
-		echo '$(DESTDIR)$(CNI_BIN)/tcpilot-cni stays: pods that it has recorded may need it to end (docs/pods.md#uninstall)'; \
-	else rm -f $(DESTDIR)$(CNI_BIN)/tcpilot-cni; fi
+	rm -f $(DESTDIR)$(CNI_BIN)/tcpilot-cni
 	rm -f $(DESTDIR)$(PREFIX)/share/bash-completion/completions/tcpilot
 	rm -f $(DESTDIR)$(PREFIX)/share/zsh/site-functions/_tcpilot
 	rm -rf $(DESTDIR)$(PREFIX)/share/tcpilot

@@ -53,7 +53,8 @@ func uninstallCNI(o cli.CNIOptions) (cli.CNIChange, error) {
 	did, waits, err := node(o).Uninstall(o.Force)
 	c := change(append(removed, did...))
 	if !waits.None() {
-		c.Waits, c.Stays = waits.Pods, fmt.Sprintf("%s stays: it waits %v", node(o).Program(), &waits)
+		c.Waits, c.Sandboxes = waits.Pods, waits.Stopped
+		c.Stays = node(o).Program() + " stays: it waits " + cli.RemovalWaits(waits.Pods, waits.Stopped)
 		if waits.Gone > 0 {
 			c.Stays += fmt.Sprintf("; without a network namespace, so that the runtime may not end them with this plugin: %d, run 'tcpilot cni gc'", waits.Gone)
 		}
@@ -94,6 +95,11 @@ func collectCNI(ctx context.Context, o cli.CNIOptions, done func(cli.CNIAttachme
 	for i, l := range r.Leases {
 		c.Leases[i] = cli.CNILease(l)
 	}
+	if err != nil || o.DryRun {
+		return c, err
+	}
+	// The removal of the plugin may have waited for these pods.
+	c.Uninstalled, err = cniconf.Finish(o.Records, cnispec.HostLocalDir)
 	return c, err
 }
 

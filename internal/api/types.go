@@ -67,10 +67,12 @@ type PodStatus struct {
 	Removal *PluginRemoval `json:"plugin_removal,omitempty"`
 }
 
-// PluginRemoval is what the removal of the CNI plugin waits for.
+// PluginRemoval is what the removal of the CNI plugin waits for: nothing if there are neither pods nor sandboxes.
 type PluginRemoval struct {
-	Since time.Time `json:"since"`
-	Waits string    `json:"waits"` // "for the end of 2 pods: shop/web-1, shop/web-2"
+	Since time.Time `json:"since,omitzero"` // absent if a crash of the host has damaged the removal
+	Pods  []string  `json:"pods"`           // whose end needs the plugin: namespace/name, or container ids
+	// Sandboxes is how many pods have ended whose sandboxes the container runtime has not removed yet, for which it needs the plugin.
+	Sandboxes int `json:"sandboxes"`
 }
 
 // Buffers are the buffer limits that tcpilot has raised.

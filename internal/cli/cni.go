@@ -38,6 +38,8 @@ type CNIChange struct {
 	Stays   string   `json:"stays,omitempty"`   // what was not removed, and why
 	Waits   []string `json:"waits,omitempty"`   // pods whose end the removal waits for
 	Warning string   `json:"warning,omitempty"` // what in the network configuration does not fit the plugin
+	// Sandboxes is how many pods have ended whose sandboxes the container runtime has not removed yet: the removal waits for that.
+	Sandboxes int `json:"sandboxes,omitempty"`
 }
 
 // followInterval is how often cni install --follow looks for a configuration that lost the plugin.
@@ -231,14 +233,21 @@ runtimes need it to end them. Then the command says for which pods it waits, and
 ends with 0. No daemon is needed.
 
 A configuration in which the plugin is the main one stays, because pods could not start
-without it. With --main, the file that 'cni install --main' has written is removed:
-pods go on, and no new pod starts until the node has another network plugin. As long as
-pods of the plugin run, zz-tcpilot-uninstalled.conflist has its place, by which
-they only end. The last one that ends removes that file and the program.
+without it. With --main, the file that 'cni install --main' has written is removed,
+and no new pod starts until the node has another network plugin. As long as pods of
+the plugin run, the file zz-tcpilot-uninstalled.conflist replaces it. With that file
+pods can end, but not start. The last one that ends removes that file and the
+program.
+
+In Kubernetes, the node is not ready then. Kubernetes deletes pods of a node that is
+not ready after 5 minutes (tolerationSeconds of node.kubernetes.io/not-ready), unless
+they tolerate it for longer: uninstall one node after another, or have the next network
+plugin ready.
 
 A chained plugin's program is removed when the command is repeated, or by --follow.
-'cni install' cancels a removal that waits. --force removes everything at once, if
-there are no such pods any more, or the runtime does not need the plugin to end them.
+'cni install' cancels a removal that waits. Use --force only if there are no such pods
+any more, or if the runtime does not need the plugin to end them: it removes everything
+at once.
 
 With --follow, the command removes the plugin from the network configurations at
 once, waits until no pod needs the program any more, and removes it then. It does not
@@ -307,6 +316,22 @@ func (a *app) followUninstall(ctx context.Context, o CNIOptions, last CNIChange)
 	}
 	<-ctx.Done()
 	return nil
+}
+
+// RemovalWaits is what a removal of the plugin waits for, "for the end of 2 pods: shop/web-1, shop/web-2"; empty if it does not wait.
+func RemovalWaits(pods []string, sandboxes int) string {
+	const most = 5
+	switch n := len(pods); {
+	case n > most:
+		return fmt.Sprintf("for the end of %d pods: %s and others", n, strings.Join(pods[:most], ", "))
+	case n > 1:
+		return fmt.Sprintf("for the end of %d pods: %s", n, strings.Join(pods, ", "))
+	case n == 1:
+		return "for the end of pod " + pods[0]
+	case sandboxes > 0:
+		return fmt.Sprintf("for the container runtime, which removes what it has of ended pods: %d", sandboxes)
+	}
+	return ""
 }
 
 func renderCNI(w io.Writer, c CNIChange, nothing string) {

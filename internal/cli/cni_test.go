@@ -101,6 +101,24 @@ func TestCNIInstallFollowsWithAWarning(t *testing.T) {
 	}
 }
 
+func TestRemovalWaits(t *testing.T) {
+	for _, c := range []struct {
+		pods      []string
+		sandboxes int
+		want      string
+	}{
+		{[]string{"a"}, 2, "for the end of pod a"},
+		{[]string{"a", "b"}, 0, "for the end of 2 pods: a, b"},
+		{[]string{"a", "b", "c", "d", "e", "f"}, 0, "for the end of 6 pods: a, b, c, d, e and others"},
+		{nil, 2, "for the container runtime, which removes what it has of ended pods: 2"},
+		{nil, 0, ""},
+	} {
+		if got := RemovalWaits(c.pods, c.sandboxes); got != c.want {
+			t.Errorf("%q, want %q", got, c.want)
+		}
+	}
+}
+
 // --follow repeats the removal until no pod needs the program, also after a failure, and does not end then.
 func TestCNIUninstallFollows(t *testing.T) {
 	w := newWorld(t)

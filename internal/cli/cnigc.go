@@ -40,6 +40,8 @@ type CNICollected struct {
 	Unclear []CNIAttachment `json:"unclear"`
 	Kept    int             `json:"kept"`
 	Leases  []CNILease      `json:"leases"`
+	// Uninstalled is what was removed of the plugin, "removed /opt/cni/bin/tcpilot-cni": its removal has waited for pods.
+	Uninstalled []string `json:"uninstalled,omitempty"`
 }
 
 func (c *CNICollected) failed() (n int) {
@@ -75,6 +77,9 @@ has the configuration of their ADD. Networks without tcpilot-cni are left alone.
 
 Addresses that host-local keeps for containers that neither of these two knows, and
 that no interface has, are listed. They are not released.
+
+If 'cni uninstall' has waited for these pods, and no other pod needs the plugin, the
+command finishes the removal.
 
 No daemon is needed. Run the command where the container runtime runs: with its
 processes and file systems, and in its network namespace. With --follow, it repeats
@@ -141,6 +146,10 @@ func collectedLine(one *CNIAttachment, dryRun bool) string {
 	return console.Clean(line)
 }
 
+func uninstalledLine(what string) string {
+	return console.Clean(what + ", because the plugin is uninstalled, and no pod needs it any more")
+}
+
 // attachmentName is the pod with what identifies its interface: shop/web-1 (container 4f1c0b6d1f70, eth0, network mynet, 10.1.0.5).
 func attachmentName(one *CNIAttachment) string {
 	more := append([]string{one.Interface, "network " + one.Network}, one.Addresses...)
@@ -159,7 +168,10 @@ func (a *app) renderCollected(w io.Writer, c CNICollected) {
 		fmt.Fprintf(w, "%s %s\n", a.Paint.Warn("warning:"), console.Clean(fmt.Sprintf(
 			"host-local keeps %s of network %s for container %s, of which nothing is known: if the container runtime does not have it either, remove %s", l.Address, l.Network, l.Container, l.File)))
 	}
-	if len(c.Gone) == 0 {
+	for _, what := range c.Uninstalled {
+		fmt.Fprintln(w, uninstalledLine(what))
+	}
+	if len(c.Gone) == 0 && len(c.Uninstalled) == 0 {
 		fmt.Fprintf(w, "nothing to remove; %s of pods that exist\n", console.Plural(c.Kept, "attachment"))
 	}
 }
@@ -182,7 +194,12 @@ func (a *app) followCollect(ctx context.Context, o CNIOptions) error {
 				fmt.Fprintln(a.Stdout, line)
 			}
 		}
-		if a.JSON && len(c.Gone) > len(failures) {
+		for _, what := range c.Uninstalled {
+			if !a.JSON {
+				fmt.Fprintln(a.Stdout, uninstalledLine(what))
+			}
+		}
+		if a.JSON && len(c.Gone)+len(c.Uninstalled) > len(failures) {
 			if err := a.PrintJSON(c); err != nil {
 				return err
 			}

@@ -33,6 +33,11 @@ func TestCNICollect(t *testing.T) {
 	if asked.CacheDir != "/var/lib/cni" || asked.OlderThan != time.Minute || asked.DryRun || asked.Records != "/var/lib/tcpilot/pods" || asked.BinDir != "/opt/cni/bin" {
 		t.Errorf("asked for %+v", asked)
 	}
+	found.Uninstalled = []string{"removed /opt/cni/bin/tcpilot-cni"}
+	if r := w.run(t.Context(), "cni", "gc"); r.code != 0 || r.stdout != "removed /opt/cni/bin/tcpilot-cni, because the plugin is uninstalled, and no pod needs it any more\n" {
+		t.Errorf("%+v", r)
+	}
+	found.Uninstalled = nil
 	found.Gone = []CNIAttachment{goneAttachment("1", "")}
 	const line = "shop/web-1 (container 1, eth0, network mynet, 10.1.0.5, fd00::5): its network namespace /run/netns/x does not exist\n"
 	if r := w.run(t.Context(), "cni", "gc"); r.code != 0 || r.stdout != "removed "+line {
@@ -87,12 +92,12 @@ func TestCNICollectFollows(t *testing.T) {
 	calls := 0
 	w.env.CollectCNI = func(context.Context, CNIOptions, func(CNIAttachment)) (CNICollected, error) {
 		if calls++; calls == 1 {
-			return CNICollected{Gone: []CNIAttachment{goneAttachment("1", ""), goneAttachment("2", "busy")}}, nil
+			return CNICollected{Gone: []CNIAttachment{goneAttachment("1", ""), goneAttachment("2", "busy")}, Uninstalled: []string{"removed it"}}, nil
 		}
 		return CNICollected{}, errors.New("never")
 	}
-	r := w.runUntil(t.Context(), "removed shop/web-1", 1, "cni", "gc", "--follow")
-	if r.code != 0 || calls != 1 || strings.Count(r.stdout, "\n") != 1 || !strings.Contains(r.stderr, "not removed: shop/web-2") || !strings.HasSuffix(r.stderr, "busy; trying again\n") {
+	r := w.runUntil(t.Context(), "removed it, because", 1, "cni", "gc", "--follow")
+	if r.code != 0 || calls != 1 || strings.Count(r.stdout, "\n") != 2 || !strings.HasPrefix(r.stdout, "removed shop/web-1") || !strings.Contains(r.stderr, "not removed: shop/web-2") || !strings.HasSuffix(r.stderr, "busy; trying again\n") {
 		t.Errorf("%d calls, %+v", calls, r)
 	}
 }

@@ -203,7 +203,11 @@ func (a *app) renderPodStatus(line func(name, format string, args ...any), p *ap
 		line("", "%s", a.Paint.Warn(warning))
 	}
 	if r := p.Removal; r != nil {
-		line("", "%s", a.Paint.Warn("'tcpilot cni uninstall' waits "+r.Waits))
+		text := "no pod needs the CNI plugin any more: run 'tcpilot cni uninstall' again"
+		if waits := RemovalWaits(r.Pods, r.Sandboxes); waits != "" {
+			text = "'tcpilot cni uninstall' waits " + waits
+		}
+		line("", "%s", a.Paint.Warn(text))
 	}
 }
 

@@ -26,12 +26,16 @@ func TestPods(t *testing.T) {
 	if r := w.run(t.Context(), "explain", "192.0.2.7", "--pod", "shop/web-1", "--netns", "7"); r.code != 2 {
 		t.Errorf("a pod and a namespace: %+v", r)
 	}
-	w.fake.Removal = &api.PluginRemoval{Waits: "for the end of pod shop/web-1"}
+	w.fake.Removal = &api.PluginRemoval{Pods: []string{"shop/web-1"}}
 	r := w.run(t.Context(), "status")
 	for _, want := range []string{"\n             'tcpilot cni uninstall' waits for the end of pod shop/web-1\n", "\n  pods       2, 1 record not used: see 'tcpilot pods'\n", "pod shop/db-0: annotation tcpilot.io/congestion-control: vegas is not available"} {
 		if !strings.Contains(r.stdout, want) {
 			t.Errorf("status lacks %q:\n%s", want, r.stdout)
 		}
+	}
+	w.fake.Removal.Pods = nil
+	if r := w.run(t.Context(), "status"); !strings.Contains(r.stdout, "\n             no pod needs the CNI plugin any more: run 'tcpilot cni uninstall' again\n") {
+		t.Errorf("nothing is waited for:\n%s", r.stdout)
 	}
 	if r := w.run(t.Context(), "connections", "--count", "2", "--json"); !strings.Contains(r.stdout, `"pod":"shop/web-1"`) {
 		t.Errorf("%s", r.stdout)

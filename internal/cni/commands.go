@@ -167,11 +167,12 @@ func (r *request) del() (a answer, err error) {
 		}
 	}
 	if err == nil {
-		if err := r.awaitRepeat(); err != nil {
-			return a, err
-		}
+		a.unfinished = r.awaitRepeat()
 	}
 	a.changed, err = r.Dir.Delete(r.key)
+	if a.unfinished != nil { // the record may have taken the last space of the disk
+		a.unfinished = r.awaitRepeat()
+	}
 	return a, err
 }
 
@@ -220,8 +221,10 @@ func (r *request) collect() (a answer, err error) {
 // status returns why every ADD would fail: the configuration is wrong, the kernel has no such device, or a record
 // cannot be written or an address not be had from the IPAM plugin. The daemon is not needed for that.
 func (r *request) status() error {
-	if r.Uninstalled {
-		return r.refusesPods()
+	if r.Uninstalled || r.main() {
+		if err := r.refusesPods(); err != nil {
+			return err
+		}
 	}
 	var m *mainConfig
 	if r.main() {

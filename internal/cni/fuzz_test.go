@@ -52,7 +52,7 @@ func FuzzConfig(f *testing.F) {
 			c, err := parseConfig(data)
 			if err != nil {
 				var stdout, stderr bytes.Buffer
-				p := &plugin{Process{call{command: command}.getenv, bytes.NewReader(data), &stdout, &stderr}, newKernel(), new(fakeIPAM).execute, maxTimeout}
+				p := &plugin{Process{call{command: command}.getenv, bytes.NewReader(data), &stdout, &stderr}, newKernel(), new(fakeIPAM).execute, "", maxTimeout}
 				var answer failure
 				if exit := p.run(); exit != 1 || json.Unmarshal(stdout.Bytes(), &answer) != nil || answer.Code == 0 {
 					t.Errorf("%s: exit %d, %q, %q", command, exit, &stdout, &stderr)

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"slices"
 	"strings"
 	"time"
@@ -23,13 +24,16 @@ type Process struct {
 // Run executes one command and returns the exit code. It returns in time also if Stdin, the file
 // system or the daemon block.
 func (p Process) Run() (exit int) {
-	return (&plugin{p, linux{}, delegates(p.Getenv, p.Stderr), maxTimeout}).run()
+	// If the file was removed or replaced meanwhile, it is the path of before. Without /proc, the path is not known.
+	program, _ := os.Executable()
+	return (&plugin{p, linux{}, delegates(p.Getenv, p.Stderr), program, maxTimeout}).run()
 }
 
 type plugin struct {
 	Process
 	kernel
 	delegate delegate
+	program  string // its own path; empty: not known
 	// patience is how long the plugin waits for its input. The timeout of the command is in the input.
 	patience time.Duration
 }
@@ -52,6 +56,7 @@ type request struct {
 	config
 	kernel
 	delegate delegate
+	program  string // its own path; empty: not known
 	input    []byte // the network configuration as it came, for delegates
 	bound    *bound
 }
@@ -85,7 +90,7 @@ func (p *plugin) run() (exit int) {
 	}
 	ctx := newBound(start.Add(c.timeout))
 	defer ctx.close()
-	r := &request{environment: e, config: c, kernel: p.kernel, delegate: p.delegate, input: data, bound: ctx}
+	r := &request{environment: e, config: c, kernel: p.kernel, delegate: p.delegate, program: p.program, input: data, bound: ctx}
 	a, err := within(ctx, r.do)
 	if errors.Is(err, context.DeadlineExceeded) {
 		err = fail(codeTryAgain, "%s did not finish within %v", e.command, c.timeout).because("timeout of the network configuration")

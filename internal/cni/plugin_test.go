@@ -44,6 +44,7 @@ type call struct {
 	dir     podrecord.Dir
 	kernel  *fakeKernel // nil: a new one
 	ipam    *fakeIPAM
+	program string // path of the plugin's program
 }
 
 type outcome struct {
@@ -193,7 +194,7 @@ func (c call) plugin(stdout, stderr io.Writer) *plugin {
 	if c.kernel == nil {
 		c.kernel = newKernel()
 	}
-	return &plugin{Process{c.getenv, strings.NewReader(c.config()), stdout, stderr}, c.kernel, c.ipam.execute, maxTimeout}
+	return &plugin{Process{c.getenv, strings.NewReader(c.config()), stdout, stderr}, c.kernel, c.ipam.execute, c.program, maxTimeout}
 }
 
 func (c call) run(t *testing.T) (o outcome) {

@@ -1,19 +1,27 @@
 package cni
 
 import (
+	"errors"
+	"io/fs"
+	"os"
+
 	"github.com/tcpilot/tcpilot/internal/cniconf"
 	"github.com/tcpilot/tcpilot/internal/cnispec"
 )
 
-// refusesPods returns an error if the plugin is being removed from the node as the main one: with a configuration of before, a runtime may
-// still begin a pod. The pod's record has to be written before, so that a removal that is not seen here sees the record.
+// refusesPods returns an error if the plugin is being removed from the node as the main one, or has been removed: with a configuration of before, a
+// runtime may still begin a pod. ADD has to write the pod's record before: a removal that begins after this sees the record, and one that
+// has ended before this has removed the program.
 func (r *request) refusesPods() error {
 	removal, err := r.Dir.Removal()
 	if err != nil {
 		return err
 	}
 	if !r.Uninstalled && (removal == nil || r.Network != cnispec.MainNetwork) {
-		return nil
+		// After the removal, because that ends when the program is gone.
+		if _, err := os.Stat(r.program); r.program == "" || !errors.Is(err, fs.ErrNotExist) {
+			return nil
+		}
 	}
 	return fail(codeUnavailable, "tcpilot-cni is uninstalled, and is only here for the end of pods that it has started").
 		because("the node needs another network plugin, or 'tcpilot cni install --main'")
@@ -40,6 +48,9 @@ func (r *request) awaitRepeat() error {
 // finishRemoval removes the plugin if the node waits for that, and no pod needs it any more. Errors are for the log: the next command repeats it.
 // STATUS does it as well, because the kubelet has it executed every few seconds, and a DEL that is awaited may not come.
 func (r *request) finishRemoval(a *answer) {
+	if a.unfinished != nil {
+		return // the next DEL could not be noted, and would not be awaited
+	}
 	if r.Uninstalled && r.command == "DEL" && r.netns == "" {
 		if a.unfinished = r.Dir.Repeated(r.key); a.unfinished != nil {
 			return

@@ -5,11 +5,13 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/containernetworking/cni/libcni"
 
@@ -66,6 +68,17 @@ func TestUninstalledAdd(t *testing.T) {
 			t.Errorf("%s: %q, %q, records %v", what, add.kernel.calls, add.ipam.calls, records(t, add.dir))
 		}
 	}
+	// The removal is complete before ADD has written the record.
+	gone := mainCall(t, "ADD", map[string]any{"name": "tcpilot"})
+	gone.program = filepath.Join(t.TempDir(), "tcpilot-cni")
+	gone.fails(t, codeUnavailable, "tcpilot-cni is uninstalled")
+	if len(gone.kernel.calls) != 0 || len(gone.ipam.calls) != 0 || len(records(t, gone.dir)) != 0 {
+		t.Errorf("%q, %q, records %v", gone.kernel.calls, gone.ipam.calls, records(t, gone.dir))
+	}
+	if err := os.WriteFile(gone.program, nil, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	gone.succeeds(t)
 	chained := call{command: "ADD", dir: newDir(t)}
 	beginRemoval(t, chained.dir, t.TempDir())
 	chained.succeeds(t)
@@ -116,6 +129,22 @@ func TestUninstalledDel(t *testing.T) {
 	}
 }
 
+// A pod ends also if its DEL cannot be noted. The plugin stays then.
+func TestUninstalledDelWithoutNote(t *testing.T) {
+	del := mainCall(t, "ADD", map[string]any{"name": "tcpilot"})
+	del.succeeds(t)
+	program := beginRemoval(t, del.dir, t.TempDir())
+	note := filepath.Join(string(del.dir), ".c1@eth1.json.stopped")
+	if err := errors.Join(os.WriteFile(program, nil, 0o755), os.MkdirAll(filepath.Join(note, "no file"), 0o755)); err != nil {
+		t.Fatal(err)
+	}
+	del.command, del.keys = "DEL", map[string]any{"name": "tcpilot", "prevResult": nil, "ipam": del.keys["ipam"], "uninstalled": true}
+	o := del.succeeds(t)
+	if len(records(t, del.dir)) != 0 || !exists(t, del.dir, program) || !strings.Contains(o.stderr, "note DEL of pod") {
+		t.Errorf("records %v, said %q", records(t, del.dir), o.stderr)
+	}
+}
+
 // STATUS removes what the end of the last pod could not.
 func TestUninstalledStatus(t *testing.T) {
 	status := mainCall(t, "STATUS", map[string]any{"prevResult": nil, "uninstalled": true})
@@ -129,6 +158,10 @@ func TestUninstalledStatus(t *testing.T) {
 	if o := status.run(t); !strings.Contains(o.stderr, "directory not empty; 'tcpilot cni uninstall' repeats the removal") {
 		t.Errorf("said %q", o.stderr)
 	}
+	// A process that was killed has left the configuration of before.
+	before := mainCall(t, "STATUS", map[string]any{"prevResult": nil, "name": "tcpilot"})
+	before.dir = status.dir
+	before.fails(t, codeUnavailable, "tcpilot-cni is uninstalled")
 	if err := os.Remove(filepath.Join(program, "file")); err != nil {
 		t.Fatal(err)
 	}
@@ -167,6 +200,42 @@ func TestUninstalledChainedDel(t *testing.T) {
 	del.succeeds(t)
 	if exists(t, add.dir, program) {
 		t.Error("the program is left")
+	}
+}
+
+// A process of the plugin whose program was removed while it waited refuses pods; one whose program was replaced does not.
+func TestRootProgramIsRemoved(t *testing.T) {
+	testenv.Root(t)
+	bin := buildPlugins(t)
+	text, err := os.ReadFile(filepath.Join(bin, "tcpilot-cni"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, replaced := range []bool{false, true} {
+		program := filepath.Join(t.TempDir(), "tcpilot-cni")
+		if err := os.WriteFile(program, text, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		status := exec.Command(program)
+		status.Env = []string{"CNI_COMMAND=STATUS", "CNI_PATH=" + bin}
+		stdin, err := status.StdinPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		var stdout strings.Builder
+		status.Stdout = &stdout
+		if err := status.Start(); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(200 * time.Millisecond) // it waits for its input
+		if err := os.Remove(program); err == nil && replaced {
+			err = os.WriteFile(program, text, 0o755)
+		}
+		fmt.Fprintf(stdin, `{"cniVersion": "1.1.0", "name": "tcpilot", "type": "tcpilot-cni", "dir": %q, "ipam": {"type": "host-local", "subnet": "10.1.0.0/24"}}`, filepath.Join(t.TempDir(), "pods"))
+		stdin.Close()
+		if err := status.Wait(); (err == nil) != replaced || strings.Contains(stdout.String(), "tcpilot-cni is uninstalled") == replaced {
+			t.Errorf("replaced %v: %v, %s", replaced, err, &stdout)
+		}
 	}
 }
 

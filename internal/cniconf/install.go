@@ -66,6 +66,10 @@ func (n Node) Install(program string) (did []string, warning string, err error) 
 	if copied {
 		did = append(did, "installed "+n.Program())
 	}
+	// No pod needs it to end: the runtime uses another configuration.
+	if err := n.removeUninstalled(); err != nil {
+		return did, "", err
+	}
 	if unfit != nil { // the list has the plugin already, and pods need its program
 		return did, unfit.Error(), nil
 	}
@@ -78,9 +82,6 @@ func (n Node) Install(program string) (did []string, warning string, err error) 
 	}
 	if err := replace(file, c.text, next); err != nil {
 		return did, "", fmt.Errorf("add %s to the network configuration: %w", Type, err)
-	}
-	if err := n.removeUninstalled(); err != nil {
-		return did, "", err
 	}
 	return append(did, fmt.Sprintf("added %s to %s, behind %s", Type, file, c.plugins[len(c.plugins)-1].kind)), c.warning(file), nil
 }
@@ -211,7 +212,9 @@ func (n Node) Program() string { return filepath.Join(n.BinDir, Type) }
 
 // lock waits for another process that installs or removes the plugin. The directory has to exist: only
 // the runtime or the network plugin knows where it is.
-func (n Node) lock() (release func(), err error) {
+func (n Node) lock() (release func(), err error) { return n.lockBy(filelock.Wait) }
+
+func (n Node) lockBy(wait func(*os.File) error) (release func(), err error) {
 	dir, err := os.Open(n.ConfDir)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, &noConfigError{n.ConfDir}
@@ -219,7 +222,7 @@ func (n Node) lock() (release func(), err error) {
 	if err != nil {
 		return nil, fmt.Errorf("lock network configurations: %w", err)
 	}
-	if err := filelock.Wait(dir); err != nil {
+	if err := wait(dir); err != nil {
 		dir.Close()
 		return nil, fmt.Errorf("lock network configurations: %w", err)
 	}

@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -128,7 +129,7 @@ func TestUninstallKeepsTheProgramForPods(t *testing.T) {
 		}
 	}
 	did, waits, err := n.Uninstall(false)
-	if err != nil || len(did) != 1 || waits.String() != "for the end of 2 pods: here, unknown" || waits.Gone != 0 {
+	if err != nil || len(did) != 1 || !slices.Equal(waits.Pods, []string{"here", "unknown"}) || waits.Gone != 0 {
 		t.Errorf("%q, %+v, %v", did, waits, err)
 	}
 	if get(t, filepath.Join(n.ConfDir, "a.conflist")) != flannel || get(t, n.Program()) == "" {

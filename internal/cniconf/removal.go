@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/tcpilot/tcpilot/internal/cnispec"
+	"github.com/tcpilot/tcpilot/internal/filelock"
 	"github.com/tcpilot/tcpilot/internal/podrecord"
 	"github.com/tcpilot/tcpilot/internal/regular"
 )
@@ -39,19 +40,25 @@ func (n Node) UninstallMain() (did []string, err error) {
 		return nil, nil
 	}
 	var ending []byte
+	began := false
 	if err == nil {
 		if ending, err = onlyEnding(text); err != nil {
 			err = fmt.Errorf("%s is not of 'tcpilot cni install --main': remove it yourself", file)
 		}
 	}
 	if err == nil {
-		err = n.beginRemoval()
+		began, err = n.beginRemoval()
 	}
 	if err == nil { // before the other one is removed: at no moment there is none
-		_, err = writeNew(n.uninstalled(), ending)
+		if _, err = writeNew(n.uninstalled(), ending); err == nil {
+			err = os.Remove(file)
+		}
+		if err != nil && began { // otherwise the plugin would refuse pods with the configuration that stays
+			err = errors.Join(err, remove(n.uninstalled()), podrecord.Dir(n.Records).EndRemoval())
+		}
 	}
 	if err == nil {
-		err = errors.Join(os.Remove(file), syncDir(n.ConfDir))
+		err = syncDir(n.ConfDir)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("remove network configuration: %w", err)
@@ -72,20 +79,22 @@ func onlyEnding(text []byte) ([]byte, error) {
 	return splice(text, at, at, fmt.Sprintf("%q: true, ", cnispec.UninstalledKey)), nil
 }
 
-// beginRemoval writes that the plugin is to be removed. The caller has the lock.
-func (n Node) beginRemoval() error {
+// beginRemoval writes that the plugin is to be removed, and reports whether that is new. The caller has the lock.
+func (n Node) beginRemoval() (began bool, err error) {
 	inode, err := inodeOf(n.ConfDir)
 	if err != nil {
-		return err
+		return false, err
 	}
 	d := podrecord.Dir(n.Records)
 	next := podrecord.Removal{ConfDir: n.ConfDir, BinDir: n.BinDir, Inode: inode, Since: time.Now().UTC().Truncate(time.Second)}
-	if r, err := d.Removal(); err == nil && r != nil {
+	r, err := d.Removal()
+	began = err == nil && r == nil
+	if err == nil && r != nil && !r.Since.IsZero() { // otherwise it is damaged
 		if next.Since = r.Since; *r == next {
-			return nil
+			return false, nil
 		}
 	}
-	return d.BeginRemoval(&next)
+	return began, d.BeginRemoval(&next)
 }
 
 func inodeOf(dir string) (uint64, error) {
@@ -126,7 +135,7 @@ func (n Node) finish(force bool) (did []string, waits podrecord.Waits, err error
 	if len(left) == 0 {
 		return nil, waits, d.EndRemoval()
 	}
-	if err := n.beginRemoval(); err != nil { // before the records are read
+	if _, err := n.beginRemoval(); err != nil { // before the records are read
 		return nil, waits, err
 	}
 	if !force {
@@ -139,6 +148,9 @@ func (n Node) finish(force bool) (did []string, waits podrecord.Waits, err error
 			return did, waits, fmt.Errorf("remove plugin: %w", err)
 		}
 		did = append(did, "removed "+file)
+		if err := syncDir(filepath.Dir(file)); err != nil { // otherwise a crash of the host may bring it back
+			return did, waits, fmt.Errorf("remove plugin: %w", err)
+		}
 	}
 	if !force {
 		n.removeLeases()
@@ -164,6 +176,10 @@ func (n Node) removeLeases() {
 	os.Remove(dir) // stays if it has something else
 }
 
+// lockLimit is how long Finish waits for another process that installs or removes the plugin: the command of a runtime has at least a second, and the
+// next one, or that process, finishes the removal.
+const lockLimit = 100 * time.Millisecond
+
 // Finish does the rest of an Uninstall that has waited for pods, if it need not wait any more, and returns what it removed. The plugin calls it at the
 // end of each pod, while other processes of it may do the same.
 //
@@ -179,17 +195,24 @@ func Finish(records, leases string) (did []string, err error) {
 		return nil, err
 	}
 	n := Node{ConfDir: r.ConfDir, BinDir: r.BinDir, Records: records, Leases: leases}
-	n.removeLeases()
-	if inode, err := inodeOf(n.ConfDir); err != nil || inode != r.Inode {
-		return nil, nil
+	inode, err := inodeOf(n.ConfDir)
+	here := err == nil && inode == r.Inode
+	if here {
+		release, err := n.lockBy(func(dir *os.File) error { return filelock.WaitAtMost(dir, lockLimit) })
+		if held := (*filelock.HeldError)(nil); errors.As(err, &held) {
+			return nil, nil
+		}
+		if err != nil {
+			return nil, err
+		}
+		defer release()
 	}
-	release, err := n.lock()
-	if err != nil {
-		return nil, err
-	}
-	defer release()
 	if now, err := d.Removal(); err != nil || now == nil || *now != *r {
 		return nil, err // it is finished or cancelled
+	}
+	if !here {
+		n.removeLeases() // the process that waits may not see them
+		return nil, nil
 	}
 	if has, err := n.hasPlugin(); err != nil || has {
 		return nil, err // somebody has put it there again, by hand

@@ -95,7 +95,7 @@ func TestUninstallMainWaitsForPods(t *testing.T) {
 	n, _, pods, key := running(t)
 	main := get(t, filepath.Join(n.ConfDir, mainFile))
 	for i, want := range [][]string{{"removed " + filepath.Join(n.ConfDir, mainFile)}, nil} {
-		if did, waits := uninstall(t, n); !slices.Equal(did, want) || waits.String() != "for the end of pod shop/web-1" {
+		if did, waits := uninstall(t, n); !slices.Equal(did, want) || !slices.Equal(waits.Pods, []string{"shop/web-1"}) {
 			t.Errorf("call %d: %q, %+v", i, did, waits)
 		}
 	}
@@ -126,11 +126,12 @@ func TestUninstallMainWaitsForPods(t *testing.T) {
 // Whatever step was the last one of a process that was killed, the next one that begins does the rest.
 func TestRemovalAfterCrashes(t *testing.T) {
 	for what, crash := range map[string]func(t *testing.T, n Node) error{
-		"before the other configuration": func(t *testing.T, n Node) error { return n.beginRemoval() },
+		"before the other configuration": func(t *testing.T, n Node) error { _, err := n.beginRemoval(); return err },
 		"with both configurations": func(t *testing.T, n Node) error {
 			text, err := onlyEnding([]byte(get(t, filepath.Join(n.ConfDir, mainFile))))
 			put(t, n.uninstalled(), string(text))
-			return errors.Join(err, n.beginRemoval())
+			_, begun := n.beginRemoval()
+			return errors.Join(err, begun)
 		},
 		"before Uninstall":           func(t *testing.T, n Node) error { _, err := n.UninstallMain(); return err },
 		"without the configurations": func(t *testing.T, n Node) error { uninstall(t, n); return os.Remove(n.uninstalled()) },
@@ -167,6 +168,39 @@ func TestRemovalAfterCrashes(t *testing.T) {
 	}
 }
 
+// A configuration that stays because the other one cannot be written works as before.
+func TestUninstallMainFails(t *testing.T) {
+	n, _, pods, _ := running(t)
+	if err := os.MkdirAll(n.uninstalled(), 0o755); err != nil { // not a file
+		t.Fatal(err)
+	}
+	put(t, filepath.Join(n.uninstalled(), "file"), "")
+	for _, before := range []bool{false, true} {
+		if before {
+			if _, err := n.beginRemoval(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if did, err := n.UninstallMain(); err == nil || did != nil {
+			t.Errorf("%q, %v", did, err)
+		}
+		if r, err := pods.Removal(); err != nil || (r != nil) != before {
+			t.Errorf("begun before: %v: %+v, %v", before, r, err)
+		}
+		expectFiles(t, "after a failure", n.ConfDir, mainFile, uninstalledFile)
+	}
+}
+
+// A removal of which nothing is known begins now.
+func TestRemovalBeginsAnew(t *testing.T) {
+	n, _, pods, _ := running(t)
+	put(t, filepath.Join(n.Records, ".removal"), "{")
+	uninstall(t, n)
+	if r, err := pods.Removal(); err != nil || time.Since(r.Since) > time.Minute || r.ConfDir != n.ConfDir {
+		t.Errorf("%+v, %v", r, err)
+	}
+}
+
 // Installing again, as the main plugin or behind another one, cancels the removal.
 func TestInstallCancelsTheRemoval(t *testing.T) {
 	for what, install := range map[string]func(n Node, program string) (did []string, warning string, err error){
@@ -198,6 +232,44 @@ func TestInstallCancelsTheRemoval(t *testing.T) {
 				t.Errorf("%s: %s is left", what, n.uninstalled())
 			}
 		}
+	}
+}
+
+// The configuration for the end of pods does not stay beside one that has the plugin already.
+func TestInstallAgainRemovesTheOther(t *testing.T) {
+	n, program := node(t, map[string]string{"a.conflist": flannel})
+	for i, want := range []int{2, 0} {
+		put(t, n.uninstalled(), flannel)
+		if did, _, err := n.Install(program); err != nil || len(did) != want {
+			t.Errorf("call %d: %q, %v", i, did, err)
+		}
+		expectFiles(t, "installed", n.ConfDir, "a.conflist")
+	}
+}
+
+// The end of a pod does not wait for a process that installs or removes the plugin.
+func TestFinishDoesNotWaitForTheLock(t *testing.T) {
+	n, _, pods, key := running(t)
+	uninstall(t, n)
+	release, err := n.lock()
+	if err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan []string)
+	go func() { ended <- end(t, n, pods, key) }()
+	select {
+	case did := <-ended:
+		if did != nil {
+			t.Errorf("%q", did)
+		}
+		release()
+	case <-time.After(10 * time.Second):
+		release()
+		t.Fatalf("it waited, and then %q", <-ended)
+	}
+	expectFiles(t, "the other process may install", filepath.Join(n.Leases, "tcpilot"), "last_reserved_ip.0", "lock")
+	if did := end(t, n, pods, key); len(did) != 2 {
+		t.Errorf("%q", did)
 	}
 }
 
@@ -255,7 +327,7 @@ func TestRemovalWaitsForRepeatedDEL(t *testing.T) {
 		if did := end(t, n, pods, key); did != nil {
 			t.Errorf("%s: after the first: %q", c.what, did)
 		}
-		if _, waits := uninstall(t, n); waits.Stopped != 1 || !strings.HasPrefix(waits.String(), "for the container runtime") {
+		if _, waits := uninstall(t, n); waits.Stopped != 1 || len(waits.Pods) != 0 {
 			t.Errorf("%s: %+v", c.what, waits)
 		}
 		err := c.repeat(pods, key, func() {

@@ -396,7 +396,7 @@ func (d *Daemon) podStatus() *api.PodStatus {
 	if s == nil {
 		s = new(api.PodStatus)
 	}
-	s.Removal = &api.PluginRemoval{Since: r.Since, Waits: waits.String()}
+	s.Removal = &api.PluginRemoval{Since: r.Since, Pods: append([]string{}, waits.Pods...), Sandboxes: waits.Stopped}
 	return s
 }
 

@@ -17,8 +17,8 @@ import (
 // Removal is a removal of the CNI plugin from the node that waits for pods: 'tcpilot cni uninstall' begins it, and who ends the
 // last pod finishes it.
 //
-// It is written before the records are read, and the plugin writes a record before it looks for a removal. So either the pod is
-// refused, or the removal waits for it.
+// It is written before the records are read, and the plugin writes a record before it looks for a removal, and then for its own program. So either
+// the pod is refused, or the removal waits for it: one that has ended has removed the program.
 type Removal struct {
 	ConfDir string    `json:"conf_dir"`       // of network configurations
 	BinDir  string    `json:"bin_dir"`        // of plugins
@@ -34,8 +34,9 @@ const (
 	// stoppedLimit is how long after one DEL of an attachment the next one is awaited. The kubelet removes sandboxes of pods that have ended
 	// once a minute (ContainerGCPeriod).
 	stoppedLimit = 5 * time.Minute
-	// pairLimit is how soon after StopPodSandbox the kubelet calls RemovePodSandbox when it removes a sandbox (containerGC.removeSandbox): at once.
-	pairLimit = 10 * time.Second
+	// pairLimit is how soon after StopPodSandbox the kubelet calls RemovePodSandbox when it removes a sandbox (containerGC.removeSandbox): at once, but
+	// the runtime may be slow.
+	pairLimit = 30 * time.Second
 	repeated  = "repeated" // contents of a file after a DEL of a namespace that is gone
 )
 
@@ -108,7 +109,7 @@ func (d Dir) Stopped(k pod.Key, netns string) error {
 func (d Dir) Repeated(k pod.Key) error {
 	info, err := os.Lstat(d.stoppedPath(k))
 	text, _ := regular.Read(d.stoppedPath(k), maxRemoval)
-	if err == nil && string(text) == repeated && time.Since(info.ModTime()) < pairLimit {
+	if err == nil && string(text) == repeated && age(info) < pairLimit {
 		return remove(d.stoppedPath(k))
 	}
 	return d.Stopped(k, repeated)
@@ -124,39 +125,26 @@ func (d Dir) isAwaited(file string) bool {
 	if filepath.IsAbs(string(text)) {
 		return !isGone(string(text))
 	}
-	return time.Since(info.ModTime()) < stoppedLimit
+	return age(info) < stoppedLimit
 }
+
+// age is the age of a file, or how far in the future its time is, if the clock was set back: a file counts as new for at most twice the limit.
+func age(info fs.FileInfo) time.Duration { return time.Since(info.ModTime()).Abs() }
 
 // Waits are those for which a removal waits.
 type Waits struct {
 	Pods    []string // whose end needs the plugin, or container ids
 	Gone    int      // of Pods: those whose network namespaces do not exist any more, so that a runtime may not end them
-	Stopped int      // attachments that have ended, whose next DEL is awaited
+	Stopped int      // attachments (sandboxes of pods) that have ended, whose next DEL is awaited
 }
 
 // None reports whether a removal need not wait.
 func (w *Waits) None() bool { return len(w.Pods) == 0 && w.Stopped == 0 }
 
-// String is "for the end of 2 pods: shop/web-1, shop/web-2".
-func (w *Waits) String() string {
-	const most = 5
-	switch n := len(w.Pods); {
-	case n > most:
-		return fmt.Sprintf("for the end of %d pods: %s and others", n, strings.Join(w.Pods[:most], ", "))
-	case n > 1:
-		return fmt.Sprintf("for the end of %d pods: %s", n, strings.Join(w.Pods, ", "))
-	case n == 1:
-		return "for the end of pod " + w.Pods[0]
-	case w.Stopped > 0:
-		return fmt.Sprintf("for the container runtime, which removes what it has of ended pods: %d", w.Stopped)
-	}
-	return "for nothing any more"
-}
-
 // Waits lists the pods for whose end a runtime may execute the plugin. A runtime that executes the plugins of its present
 // configuration does not, if the plugin was a chained one, and leaves the record, which only a daemon removes. Therefore
 // pods whose network namespace is gone do not count: runtimes remove it after DEL. An interface that the main plugin
-// made counts until DEL has removed it.
+// made counts until DEL has removed it. Waits removes the notes of DELs that are not awaited any more.
 func (d Dir) Waits() (w Waits, err error) {
 	records, _, err := d.List()
 	if err != nil {
@@ -181,8 +169,12 @@ func (d Dir) Waits() (w Waits, err error) {
 		return w, fmt.Errorf("list records of pods: %w", err)
 	}
 	for _, e := range entries {
-		if isOther(e.Name()) && e.Name() != removalFile && d.isAwaited(e.Name()) {
+		switch file := e.Name(); {
+		case file == removalFile || !isOther(file):
+		case d.isAwaited(file):
 			w.Stopped++
+		default:
+			_ = remove(d.path(file)) // a node may end thousands of pods before the removal ends; EndRemoval reports errors
 		}
 	}
 	return w, nil

@@ -62,6 +62,42 @@ func TestRemoval(t *testing.T) {
 	}
 }
 
+// Notes of DELs that are not awaited any more are removed, also if the clock was set back after they were written.
+func TestWaitsForgets(t *testing.T) {
+	d := Dir(filepath.Join(t.TempDir(), "pods"))
+	k := pod.Key{Container: "a", Interface: "eth0"}
+	for shift, awaited := range map[time.Duration]bool{0: true, -time.Hour: false, time.Hour: false, -time.Minute: true, time.Minute: true} {
+		for _, again := range []bool{false, true} { // as the first, or as the second of two that follow each other
+			if err := d.Stopped(k, ""); err != nil {
+				t.Fatal(err)
+			}
+			if again {
+				if err := d.Repeated(k); err != nil {
+					t.Fatal(err)
+				}
+			}
+			at := time.Now().Add(shift)
+			if err := os.Chtimes(d.stoppedPath(k), at, at); err != nil {
+				t.Fatal(err)
+			}
+			if again {
+				if err := d.Repeated(k); err != nil {
+					t.Fatal(err)
+				}
+				if _, err := os.Stat(d.stoppedPath(k)); (err == nil) != (shift != 0) {
+					t.Errorf("the second one %v after the first: %v", -shift, err)
+				}
+				continue
+			}
+			w, err := d.Waits()
+			_, gone := os.Stat(d.stoppedPath(k))
+			if err != nil || (w.Stopped == 1) != awaited || (gone == nil) != awaited {
+				t.Errorf("%v ago: %+v, %v, %v", -shift, w, err, gone)
+			}
+		}
+	}
+}
+
 func TestWaits(t *testing.T) {
 	d := Dir(filepath.Join(t.TempDir(), "pods"))
 	here, gone := filepath.Join(t.TempDir(), "netns"), filepath.Join(t.TempDir(), "gone")
@@ -79,16 +115,5 @@ func TestWaits(t *testing.T) {
 	}
 	if w, err := d.Waits(); err != nil || !slices.Equal(w.Pods, []string{"shop/web-1", "c", "d"}) || w.Gone != 1 || w.Stopped != 0 {
 		t.Errorf("%+v, %v", w, err)
-	}
-	for want, w := range map[string]Waits{
-		"for the end of pod a":                                                  {Pods: []string{"a"}, Stopped: 2},
-		"for the end of 2 pods: a, b":                                           {Pods: []string{"a", "b"}},
-		"for the end of 6 pods: a, b, c, d, e and others":                       {Pods: []string{"a", "b", "c", "d", "e", "f"}},
-		"for the container runtime, which removes what it has of ended pods: 2": {Stopped: 2},
-		"for nothing any more":                                                  {},
-	} {
-		if got := w.String(); got != want {
-			t.Errorf("%q, want %q", got, want)
-		}
 	}
 }
