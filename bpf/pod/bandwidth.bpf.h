@@ -25,7 +25,8 @@
 /* How far ahead of CLOCK_MONOTONIC, in nanoseconds, a clock may be before packets of transports with
  * ECN are marked (RFC 3168), and before packets are dropped. MOST_AHEAD is also the burst of a pod that
  * was idle: as many bytes as its limit has in that time. Of what a pod sends, DSCPs of low and high priority have bounds of
- * their own, so that each leaves some room to the higher ones. Of what it receives, short packets have the higher bound.
+ * their own, so that each leaves some room to the higher ones. Of what it receives, short packets have the higher bound up to half of
+ * the limit, and the lower one beyond that.
  * Measured: docs/design/0021-bandwidth.md. */
 #define MARK_AHEAD (5 * 1000 * 1000)
 #define MOST_AHEAD (50 * 1000 * 1000)
@@ -113,14 +114,43 @@ static __always_inline bool resolves_neighbours(struct __sk_buff *skb)
 	       read_bytes(skb, ETH_HLEN + 40, &type, 1) && type >= ND_ROUTER_SOLICIT && type <= ND_NEIGHBOUR_ADVERT;
 }
 
-/* How far ahead the clock may be for a packet. What a pod receives has no bounds by DSCP, because its senders, who may be
- * anybody, choose that. */
-static __always_inline __u64 most_ahead(struct __sk_buff *skb, enum pod_direction d)
+/* Moves a clock on by the time that a packet takes, unless the clock would then be further ahead than most. A packet that finds
+ * it less than MOST_AHEAD_LOW ahead passes however long it takes. ahead becomes how far ahead of now the clock was, in nanoseconds.
+ * If the clock is further than behind in the past, that time is lost. If two CPUs do this at the same time, the time of both
+ * packets counts. */
+static __always_inline bool clock_advance(__u64 *clock, __u64 now, __u64 behind, __u64 cost, __u64 most, __u64 *ahead)
+{
+	for (int i = 0; i < CLOCK_TRIES; i++) {
+		__u64 old = *(volatile __u64 *)clock, start = old > now - behind ? old : now - behind;
+
+		*ahead = start > now ? start - now : 0;
+		if (*ahead > MOST_AHEAD_LOW && *ahead + cost > most)
+			return false;
+		if (__sync_val_compare_and_swap(clock, old, start + cost) == old)
+			return true;
+	}
+	__sync_fetch_and_add(clock, cost);
+	*ahead = 0;
+	return true;
+}
+
+/* How far ahead the clock may be for a packet that a pod receives. There are no bounds by DSCP, because its senders, who may be
+ * anybody, choose that. They choose the length as well: so short packets have a clock of their own, at half of the limit. Those
+ * beyond it have the lower bound. Otherwise whoever sends many of them would keep all longer packets out. */
+static __always_inline __u64 most_ahead_received(struct __sk_buff *skb, struct pod_meter *m, __u64 now, __u64 cost)
+{
+	__u64 ahead;
+
+	if (skb->len >= SHORT_PACKET)
+		return MOST_AHEAD;
+	return clock_advance(&m->short_ns, now, 0, 2 * cost, MOST_AHEAD, &ahead) ? MOST_AHEAD_HIGH : MOST_AHEAD_LOW;
+}
+
+/* How far ahead the clock may be for a packet that a pod sends. */
+static __always_inline __u64 most_ahead_sent(struct __sk_buff *skb)
 {
 	__u8 byte[2], dscp;
 
-	if (d != POD_EGRESS)
-		return skb->len < SHORT_PACKET ? MOST_AHEAD_HIGH : MOST_AHEAD;
 	if (!read_bytes(skb, ETH_HLEN, byte, sizeof(byte)))
 		return MOST_AHEAD;
 	if (skb->protocol == bpf_htons(ETH_P_IP))
@@ -134,24 +164,14 @@ static __always_inline __u64 most_ahead(struct __sk_buff *skb, enum pod_directio
 	return dscp == DSCP_LE || dscp == DSCP_CS1 ? MOST_AHEAD_LOW : MOST_AHEAD;
 }
 
-/* Moves the clock on by the time that a packet takes, unless the clock would then be too far ahead for it. A packet that finds
- * it less than MOST_AHEAD_LOW ahead passes however long it takes. ahead becomes how far ahead of now the clock was, in nanoseconds.
- * If the clock is further than behind in the past, that time is lost. If two CPUs do this at the same time, the time of both
- * packets counts. */
-static __always_inline bool clock_advance(struct __sk_buff *skb, enum pod_direction d, __u64 *clock, __u64 now, __u64 behind, __u64 cost, __u64 *ahead)
+/* How far ahead the clock may be for a packet. It is looked up only if the clock is far enough ahead already. */
+static __always_inline __u64 most_ahead(struct __sk_buff *skb, enum pod_direction d, struct pod_meter *m, __u64 now, __u64 cost)
 {
-	for (int i = 0; i < CLOCK_TRIES; i++) {
-		__u64 old = *(volatile __u64 *)clock, start = old > now - behind ? old : now - behind;
+	__u64 clock = *(volatile __u64 *)&m->clock_ns;
 
-		*ahead = start > now ? start - now : 0;
-		if (*ahead > MOST_AHEAD_LOW && *ahead + cost > most_ahead(skb, d))
-			return false;
-		if (__sync_val_compare_and_swap(clock, old, start + cost) == old)
-			return true;
-	}
-	__sync_fetch_and_add(clock, cost);
-	*ahead = 0;
-	return true;
+	if (clock <= now + MOST_AHEAD_LOW)
+		return MOST_AHEAD;
+	return d == POD_EGRESS ? most_ahead_sent(skb) : most_ahead_received(skb, m, now, cost);
 }
 
 /* The longest packet without BIG TCP, from its IP header on (IP_MAX_MTU, include/net/ip.h). */
@@ -180,11 +200,11 @@ static __always_inline void count_big(struct __sk_buff *skb, const struct device
 
 /* Whether a packet that the usual clock refuses passes all the same, because it resolves an address. Such packets then have a clock
  * of their own, with the same limit: whoever sends very many of them keeps neither other packets out nor the first ones of others. */
-static __always_inline bool neighbours_pass(struct __sk_buff *skb, enum pod_direction d, struct pod_meter *m, __u64 now, __u64 cost)
+static __always_inline bool neighbours_pass(struct __sk_buff *skb, struct pod_meter *m, __u64 now, __u64 cost)
 {
 	__u64 ahead;
 
-	return resolves_neighbours(skb) && clock_advance(skb, d, &m->neighbours_ns, now, 0, cost, &ahead);
+	return resolves_neighbours(skb) && clock_advance(&m->neighbours_ns, now, 0, cost, MOST_AHEAD, &ahead);
 }
 
 /* Whether a packet of a pod with a limit in a direction may pass. A global function, so that it is verified once, and not for
@@ -193,7 +213,7 @@ __noinline int limit_pass(struct __sk_buff *skb, const struct device *pod, enum 
 {
 	struct pod_meter *m;
 	__u32 packets, len;
-	__u64 rate, ahead, cost, now, behind;
+	__u64 rate, ahead, cost, now, behind, most;
 
 	if (!pod)
 		return true;
@@ -205,7 +225,8 @@ __noinline int limit_pass(struct __sk_buff *skb, const struct device *pod, enum 
 	cost = len * NSEC_PER_SEC / rate;
 	now = bpf_ktime_get_ns();
 	behind = now - m->dropped_ns < CATCH_UP_AFTER ? CATCH_UP : 0;
-	if (!clock_advance(skb, d, &m->clock_ns, now, behind, cost, &ahead) && !neighbours_pass(skb, d, m, now, cost)) {
+	most = most_ahead(skb, d, m, now, cost);
+	if (!clock_advance(&m->clock_ns, now, behind, cost, most, &ahead) && !neighbours_pass(skb, m, now, cost)) {
 		m->dropped_ns = now;
 		__sync_fetch_and_add(&m->dropped, packets);
 		__sync_fetch_and_add(&m->dropped_bytes, len);

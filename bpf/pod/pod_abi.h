@@ -42,6 +42,7 @@ struct pod_meter {
 	__u64 dropped_bytes;	/* on the wire */
 	__u64 big;		/* packets above 64 KB, before segmentation, that passed */
 	__u64 neighbours_ns;	/* like clock_ns, of ARP and neighbour discovery for which clock_ns is too far ahead */
+	__u64 short_ns;		/* like clock_ns, at half of the limit, of short packets received while clock_ns is far ahead */
 	__u64 dropped_ns;	/* CLOCK_MONOTONIC: when a packet was dropped last */
 };
 
@@ -89,7 +90,7 @@ struct pod_counters {
 };
 
 _Static_assert(sizeof(struct device) == 40, "device");
-_Static_assert(sizeof(struct pod_meters) == 128, "pod_meters");
+_Static_assert(sizeof(struct pod_meters) == 144, "pod_meters");
 _Static_assert(sizeof(struct network) == 20, "network");
 
 #endif

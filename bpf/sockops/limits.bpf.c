@@ -55,7 +55,8 @@ int tcpilot_limited(struct bpf_iter__bpf_sk_storage_map *ctx)
 }
 
 /* Puts a running connection under the limit that its rule has by now, and under that of its network namespace. If it has no state
- * (t is NULL), or was adopted, it is not known which end opened it: then under the rule's only if that does not matter. */
+ * (t is NULL), or was adopted, it is not known which end opened it: then under the rule's only if that does not matter. As long as the
+ * limit of a rule is in force, it stays under that. */
 static __always_inline void join_later(struct tcp_sock *tp, struct limited *m, const struct track *t, __u32 bank)
 {
 	bool directed = t && !(t->flags & F_ADOPTED);
@@ -71,7 +72,9 @@ static __always_inline void join_later(struct tcp_sock *tp, struct limited *m, c
 	conn_read_sock(tp, &c);
 	c.outgoing = directed && (t->flags & F_OUTGOING);
 	cls = classify(&c, b, bank, tp, netns);
-	if (cls && (directed || (cls->flags & CLASS_UNDIRECTED)))
+	if (m && m->rule != netns && limit_find(m->rule))
+		rule = m->rule;
+	else if (cls && (directed || (cls->flags & CLASS_UNDIRECTED)))
 		rule = cls->limit;
 	limit_keys(tp, &rule, &path);
 	if (!(limit_find(rule) ?: limit_find(path)) || (m && m->rule == rule && (m->path == path || !path)))
@@ -105,7 +108,7 @@ int tcpilot_limit_walk(struct bpf_iter__tcp *ctx)
 	struct tcp_sock *tp;
 	struct track *t;
 	__u32 zero = 0;
-	__u64 cookie;
+	__u64 cookie, netns;
 
 	if (!skc || skc->skc_state == TCP_LISTEN)
 		return 0;
@@ -116,8 +119,9 @@ int tcpilot_limit_walk(struct bpf_iter__tcp *ctx)
 	m = bpf_sk_storage_get(&limited, tp, 0, 0);
 	if (m)
 		limit_follow(tp, tp, m);
-	if (m && limit_find(m->rule) && !(cfg->limits & LIMITS_OF_NETNS))
-		return 0;	/* otherwise its rule or namespace may have got a limit, or another one */
+	netns = skc->skc_net.net->net_cookie;
+	if (m && limit_find(m->rule) && (!(cfg->limits & LIMITS_OF_NETNS) || !limit_find(netns) || m->path == netns))
+		return 0;	/* otherwise its rule or namespace may have got a limit */
 	cookie = skc->skc_cookie.counter;	/* 0: no hook has seen it */
 	l = bpf_sk_storage_get(&live, tp, 0, 0);
 	t = l ? &l->track : cookie ? slot_find(cookie) : NULL;

@@ -23,15 +23,23 @@ static __always_inline struct limit *limit_find(__u64 key)
 	return key ? bpf_map_lookup_elem(&limits, &key) : NULL;
 }
 
+/* Whether it is one of loopback: in 127.0.0.0/8, or ::1. */
+static __always_inline bool is_loopback(const __u32 addr[4])
+{
+	if (is_v4_mapped(addr))
+		return (addr[3] & bpf_htonl(0xff000000)) == bpf_htonl(0x7f000000);
+	return !(addr[0] | addr[1] | addr[2]) && addr[3] == bpf_htonl(1);
+}
+
 /* The key of the limit of the connection's network namespace. 0: it is not under that limit, because its packets stay in the
- * namespace: the remote address is one of loopback, or the local one. */
+ * namespace: one of its addresses is of loopback, or both are the same. */
 static __always_inline __u64 limit_of_netns(struct tcp_sock *tp)
 {
 	struct sock_common *k = &tcp_sk_sock(tp)->__sk_common;
 	__u32 local[4], remote[4];
 
 	sock_addresses(k, local, remote);
-	if (is_v4_mapped(remote) && (remote[3] & bpf_htonl(0xff000000)) == bpf_htonl(0x7f000000))
+	if (is_loopback(remote) || is_loopback(local))
 		return 0;
 	if (!((remote[0] ^ local[0]) | (remote[1] ^ local[1]) | (remote[2] ^ local[2]) | (remote[3] ^ local[3])))
 		return 0;

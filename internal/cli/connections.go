@@ -59,8 +59,8 @@ const connectionsLong = `Show connections as they end, and long-lived ones every
   RTT         smoothed round-trip time, MIN RTT least one
   RETR        segments retransmitted / data segments sent
   RATE        the kernel's latest delivery rate; "~": the application was the limit
-  PACED       limit of the pacing rate: its share of a rate limit (of the rule, or
-              of the path), or what the application or the rule has set
+  PACED       limit of the pacing rate: its share of a rate limit (of the rule, of
+              the path, or of the pod), or what the application or the rule has set
   NOTE        how it ended, and: hold-out (kernel defaults), app-cc (the application
               chose), arm-failed, cc-changed, adopted
 

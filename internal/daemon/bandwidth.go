@@ -65,18 +65,16 @@ func (d *Daemon) putLimits() error {
 	rules, pods := limitsOf(d.cfg.Load()), egressLimits(d.bandwidths())
 	limits := maps.Clone(rules)
 	maps.Copy(limits, pods)
-	if maps.Equal(limits, d.limits.inForce) {
+	if !d.limits.failed && maps.Equal(limits, d.limits.inForce) {
 		return nil
 	}
-	if err := d.dp.SetLimits(rules, pods); err != nil {
-		return err
-	}
-	d.limits.inForce = limits
+	err := d.dp.SetLimits(rules, pods)
+	d.limits.inForce, d.limits.failed = limits, err != nil
 	select {
 	case d.limits.changed <- struct{}{}:
 	default:
 	}
-	return nil
+	return err
 }
 
 // showBandwidth adds the limits of a pod that are in force, and what they were applied to.

@@ -2,13 +2,45 @@ package daemon
 
 import (
 	"maps"
+	"net/netip"
 	"strings"
 	"testing"
 
+	"github.com/tcpilot/tcpilot/internal/class"
 	"github.com/tcpilot/tcpilot/internal/config"
 	"github.com/tcpilot/tcpilot/internal/limit"
 	"github.com/tcpilot/tcpilot/internal/pod"
 )
+
+// A connection within the pod is not under its limit: nor is one to the pod's address of which no other one is known.
+func TestStaysInside(t *testing.T) {
+	var d Daemon
+	d.pods.view.Store(&podView{set: pod.NewSet([]pod.Pod{{Cookie: 11, Link: pod.Link{Addresses: []netip.Prefix{netip.MustParsePrefix("192.0.2.1/24")}}}})})
+	ip := func(s string) (a netip.Addr) {
+		if s != "" {
+			a = netip.MustParseAddr(s)
+		}
+		return a
+	}
+	for _, c := range []struct {
+		netns         uint64
+		local, remote string
+		want          bool
+	}{
+		{11, "", "127.0.0.1", true},
+		{11, "192.0.2.1", "::1", true},
+		{11, "127.0.0.6", "192.0.2.1", true},
+		{11, "192.0.2.1", "192.0.2.1", true},
+		{11, "", "192.0.2.1", true},
+		{12, "", "192.0.2.1", false},
+		{11, "192.0.2.9", "192.0.2.1", false},
+		{11, "", "192.0.2.2", false},
+	} {
+		if got := d.staysInside(&class.Conn{NetNS: c.netns, Local: ip(c.local), Remote: ip(c.remote)}); got != c.want {
+			t.Errorf("%+v: %v", c, got)
+		}
+	}
+}
 
 // Pods are limited as they ask, unless the configuration says that nothing is to be limited; TCP gets
 // what is left for payload.

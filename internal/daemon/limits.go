@@ -3,6 +3,8 @@ package daemon
 import (
 	"cmp"
 	"context"
+	"net/netip"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -33,6 +35,7 @@ const (
 type rateLimits struct {
 	writing sync.Mutex
 	inForce map[uint64]limit.Limit // of rules and pods, as last written; writing protects it
+	failed  bool                   // some were not written; writing protects it
 	changed chan struct{}          // other connections are under limits now
 	latest  atomic.Pointer[limit.Result]
 }
@@ -56,7 +59,7 @@ func (d *Daemon) divideLimits(ctx context.Context) error {
 	}
 	defer list.Close()
 	var div limit.Divider
-	var followed time.Time
+	var followed, again time.Time // again: when to walk once more
 	for {
 		start, used, wait, behind := time.Now(), cpuTime(), tickInterval, false
 		if limits := d.dp.Limits(); len(limits) == 0 {
@@ -68,9 +71,9 @@ func (d *Daemon) divideLimits(ctx context.Context) error {
 			}
 			wait = max(limitInterval, (cpuTime()-used)*limitBudget)
 		}
-		if behind && time.Since(followed) >= limitFollow {
+		if behind && time.Since(followed) >= limitFollow || !again.IsZero() && time.Now().After(again) {
 			d.followLimits(list)
-			followed = time.Now()
+			followed, again = time.Now(), time.Time{}
 		}
 		// Together with other periodic work.
 		t := time.NewTimer(time.Until(start.Truncate(wait).Add(wait)))
@@ -82,6 +85,7 @@ func (d *Daemon) divideLimits(ctx context.Context) error {
 		case <-d.limits.changed:
 			t.Stop()
 			d.followLimits(list)
+			again = time.Now().Add(limitFollow) // then those whose handshake is not over yet
 		}
 	}
 }
@@ -127,8 +131,14 @@ func (d *Daemon) limitCount(cfg *config.Config, rule *policy.Rule) (n metrics.Li
 }
 
 // staysInside reports whether packets of c do not leave its network namespace, whose limit it then is not under (limit_of_netns
-// in bpf/sockops/limits.bpf.h).
-func staysInside(c *class.Conn) bool { return c.Remote.IsLoopback() || c.Remote == c.Local }
+// in bpf/sockops/limits.bpf.h). Without a local address, it is the same as the remote one if that is the pod's.
+func (d *Daemon) staysInside(c *class.Conn) bool {
+	if c.Remote.IsLoopback() || c.Local.IsLoopback() || c.Remote == c.Local {
+		return true
+	}
+	p := d.pods.now().ByCookie(c.NetNS)
+	return !c.Local.IsValid() && p != nil && slices.ContainsFunc(p.Addresses, func(a netip.Prefix) bool { return a.Addr() == c.Remote })
+}
 
 // countLimit fills in what the limit of a key does now, and returns it.
 func (d *Daemon) countLimit(key uint64, n *metrics.LimitCount) (s limit.State) {
@@ -152,7 +162,7 @@ func (d *Daemon) explainLimit(rule string, c *class.Conn) *api.RateLimit {
 	if r := ruleNamed(cfg.Rules, rule); r != nil {
 		n, s, ok = d.limitCount(cfg, r)
 	}
-	if !ok && !staysInside(c) {
+	if !ok && !d.staysInside(c) {
 		var l limit.Limit
 		l, ok = egressLimits(d.bandwidths())[c.NetNS]
 		n.Total, of = l.Rate, "pod"

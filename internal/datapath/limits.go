@@ -93,7 +93,8 @@ func (l *limits) close() error {
 
 // SetLimits puts rate limits into force: of rules, by their keys (class.Class.Limit), and of all connections of network
 // namespaces, by their cookies. Limits that are not among them end: their connections get back what they had. Running
-// connections follow at their next round trip, or when FollowLimits finds them.
+// connections follow at their next round trip, or when FollowLimits finds them. If one of them fails, the others are in force, and the
+// next call tries it again.
 func (d *Datapath) SetLimits(rules, namespaces map[uint64]limit.Limit) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -105,19 +106,26 @@ func (d *Datapath) SetLimits(rules, namespaces map[uint64]limit.Limit) error {
 	old := l.set
 	l.set = set
 	l.mu.Unlock()
+	var errs []error
+	kept := map[uint64]limit.Limit{} // they end at the next call
 	for key := range old {
-		if _, ok := set[key]; !ok {
-			if err := d.endLimit(key); err != nil {
-				return err
-			}
+		if _, ok := set[key]; ok {
+			continue
+		}
+		if err := d.endLimit(key); err != nil {
+			errs = append(errs, err)
+			kept[key] = old[key]
 		}
 	}
 	for key, x := range set {
 		if err := d.putLimit(key, x); err != nil {
-			return err
+			errs = append(errs, err)
 		}
 	}
-	return d.flagLimits(limitsOfNetNS, len(namespaces) > 0)
+	l.mu.Lock()
+	maps.Copy(l.set, kept)
+	l.mu.Unlock()
+	return errors.Join(append(errs, d.flagLimits(limitsOfNetNS, len(namespaces) > 0))...)
 }
 
 // Bits of runtime_config.limits.

@@ -1,10 +1,12 @@
 package datapath
 
 import (
+	"errors"
 	"fmt"
 	"net"
 	"testing"
 
+	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
 
 	"github.com/tcpilot/tcpilot/internal/class"
@@ -100,6 +102,9 @@ func TestRootLimitOfNetNS(t *testing.T) {
 	wantPacing(t, "IPv6", pairIn(t, r.ns, "2001:db8::2", "2001:db8::1", nil), 3e6)
 	wantPacing(t, "loopback", pairIn(t, r.ns, "127.0.0.1", "127.0.0.2", nil), noPacing)
 	wantPacing(t, "loopback, IPv6", pairIn(t, r.ns, "::1", "::1", nil), noPacing)
+	wantPacing(t, "to loopback, as after REDIRECT", pairIn(t, r.ns, "192.0.2.1", "127.0.0.1", nil), noPacing)
+	wantPacing(t, "from loopback, as of a proxy", pairIn(t, r.ns, "127.0.0.6", "192.0.2.1", nil), noPacing)
+	wantPacing(t, "from loopback, IPv6", pairIn(t, r.ns, "::1", "2001:db8::1", nil), noPacing)
 	wantPacing(t, "to its own address", pairIn(t, r.ns, "2001:db8::1", "2001:db8::1", nil), noPacing)
 	wantPacing(t, "another namespace", pairV4(t, other), noPacing)
 	own := pairIn(t, r.ns, "192.0.2.2", "192.0.2.1", func(fd int) error {
@@ -203,6 +208,16 @@ func TestRootLimitOfNetNSOfRunningConnections(t *testing.T) {
 	want("with that of the rule alone", 4e6)
 	must(t, r.SetLimits(map[uint64]limit.Limit{limitKey: {Connection: 4e6}}, pods))
 	want("with both", 3e6)
+	must(t, r.SetLimits(map[uint64]limit.Limit{limitKey: {Connection: 2e6}}, pods))
+	want("with both, the rule's lower", 2e6)
+	limitedOutgoing := outgoing
+	limitedOutgoing.Classes = []class.Class{{ID: 1, Limit: limitKey}}
+	r.rules(t, limitedOutgoing)
+	want("with both, of a rule that depends on who opened them now", 2e6)
+	must(t, r.SetLimits(map[uint64]limit.Limit{limitKey: {Connection: 2e6}}, nil))
+	want("with that of this rule alone", 2e6)
+	must(t, r.SetLimits(map[uint64]limit.Limit{limitKey: {Connection: 2e6}}, pods))
+	want("with that of the namespace again", 2e6)
 	r.rules(t, noRules)
 	must(t, r.SetLimits(nil, pods))
 	want("with that of the namespace alone", 3e6)
@@ -215,6 +230,32 @@ func TestRootLimitOfNetNSOfRunningConnections(t *testing.T) {
 	}
 	must(t, r.SetLease(0))
 	want("after the lease", noPacing)
+}
+
+// If a limit cannot be written or ended, the others are in force all the same, and the next call tries it again.
+func TestRootLimitOfNetNSFails(t *testing.T) {
+	r, cookie := netnsRig(t)
+	r.rules(t, noRules)
+	must(t, r.SetLimits(map[uint64]limit.Limit{limitKey: {Rate: 1e6}}, nil))
+	ended := r.maps.LimitEnded
+	closed, err := ended.Clone()
+	must(t, err)
+	must(t, closed.Close())
+	r.maps.LimitEnded = closed
+	err = r.SetLimits(nil, map[uint64]limit.Limit{cookie: {Connection: 3e6}})
+	r.maps.LimitEnded = ended
+	if err == nil || r.config.Limits&limitsOfNetNS == 0 {
+		t.Errorf("error %v, flags %#x of the limits", err, r.config.Limits)
+	}
+	must(t, r.SetLimits(nil, map[uint64]limit.Limit{cookie: {Connection: 3e6}}))
+	var n uint64
+	if err := ended.Lookup(uint64(limitKey), &n); !errors.Is(err, ebpf.ErrKeyNotExist) {
+		t.Errorf("the limit that failed to end: %v", err)
+	}
+	if got := r.Limits(); len(got) != 1 || got[cookie].Connection != 3e6 {
+		t.Errorf("limits %v", got)
+	}
+	wantPacing(t, "after an error", pairV4(t, r.ns), 3e6)
 }
 
 // When an earlier daemon's programs are detached, connections that no rule matches get back what they had.

@@ -40,15 +40,14 @@ type State struct {
 	// that begins, and wants as much as it can get, finds Rate/(Base+1) as its fair share.
 	Base float64
 
-	left  uint64 // bytes that were sent by connections that are under other limits now; they are part of Sent
-	short bool   // fewer bytes were found than before
+	left uint64 // bytes that were sent by connections that are under other limits now; they are part of Sent
 }
 
 // Result is one division.
 type Result struct {
 	Shares map[uint64]uint32 // bytes/s, by cookie; a connection that is idle has none
 	Limits map[uint64]State  // by key
-	// Behind is the number of connections that go on sending at more than the share of the
+	// Behind is the number of connections that go on sending at another rate than the share of the
 	// division before: the kernel did not tell them that there is another one.
 	Behind int
 }
@@ -64,7 +63,7 @@ const (
 	burst = 1.1
 	// measured is how long Measured averages.
 	measured = time.Second
-	// aboveShare is the ratio above which a connection counts as sending more than its share.
+	// aboveShare is the ratio above which a connection counts as sending more than its share, or as held below it.
 	aboveShare = 1.1
 	// othersRoom is how much room connections leave to other traffic, over what that uses: it can grow, and is not
 	// dropped for a burst.
@@ -78,7 +77,7 @@ const (
 // Divider divides limits again and again. The zero Divider is ready. It is not for concurrent use.
 type Divider struct {
 	at     int64
-	sent   map[uint64]uint64 // by cookie
+	conns  map[uint64]Conn // by cookie
 	shares map[uint64]uint32
 	before map[uint64]State
 }
@@ -89,7 +88,8 @@ type Divider struct {
 func (d *Divider) Divide(now int64, limits map[uint64]Limit, conns []Conn) Result {
 	took := time.Duration(now - d.at)
 	r := Result{Shares: make(map[uint64]uint32, len(conns)), Limits: make(map[uint64]State, len(limits))}
-	sent := make(map[uint64]uint64, len(conns))
+	known := make(map[uint64]Conn, len(conns))
+	left := map[uint64]uint64{}
 	needs := make([]need, len(conns))
 	byKey := make(map[uint64][]int, len(limits))
 	for key, l := range limits {
@@ -97,7 +97,13 @@ func (d *Divider) Divide(now int64, limits map[uint64]Limit, conns []Conn) Resul
 	}
 	for i := range conns {
 		c := &conns[i]
-		sent[c.Cookie] = c.Sent
+		known[c.Cookie] = *c
+		was := d.conns[c.Cookie]
+		for _, key := range []uint64{was.Path, was.Rule} {
+			if key != 0 && key != c.Path && key != c.Rule {
+				left[key] += was.Sent
+			}
+		}
 		needs[i] = d.need(c, took)
 		if d.behind(c, took) {
 			r.Behind++
@@ -116,13 +122,8 @@ func (d *Divider) Divide(now int64, limits map[uint64]Limit, conns []Conn) Resul
 	}
 	for key, s := range r.Limits {
 		before := d.before[key]
-		// A connection that ended after the sums of ended ones were read is in neither, but it is in the next ones. One that
-		// is in neither of two divisions came under another limit.
-		if s.left = before.left; s.Sent+s.left < before.Sent {
-			if s.short = !before.short; before.short {
-				s.left = before.Sent - s.Sent
-			}
-		}
+		// A connection that ended after the sums of ended ones were read is in neither, but it is in the next ones.
+		s.left = before.left + left[key]
 		s.Sent = max(s.Sent+s.left, before.Sent)
 		s.Measured, s.Others = d.measure(s, before, took)
 		s.Base = s.base(nil)
@@ -144,7 +145,7 @@ func (d *Divider) Divide(now int64, limits map[uint64]Limit, conns []Conn) Resul
 			r.Shares[conns[i].Cookie] = uint32(max(1, min(s, mostShare)))
 		}
 	}
-	d.at, d.sent, d.shares, d.before = now, sent, r.Shares, r.Limits
+	d.at, d.conns, d.shares, d.before = now, known, r.Shares, r.Limits
 	return r
 }
 
@@ -193,12 +194,12 @@ func (d *Divider) need(c *Conn, took time.Duration) need {
 	if c.Own != 0 {
 		n.bound = float64(c.Own)
 	}
-	before, known := d.sent[c.Cookie]
-	if !known || took <= 0 || c.Sent < before {
+	before, known := d.conns[c.Cookie]
+	if !known || took <= 0 || c.Sent < before.Sent {
 		n.rate = math.Inf(1) // it is new
 		return n
 	}
-	used := float64(c.Sent-before) / took.Seconds()
+	used := float64(c.Sent-before.Sent) / took.Seconds()
 	switch given := float64(c.Given); {
 	case used == 0:
 		// Idle. If it has data to send, nothing is acknowledged, and nothing can be sent.
@@ -212,10 +213,21 @@ func (d *Divider) need(c *Conn, took time.Duration) need {
 	return n
 }
 
-// behind reports whether a connection has sent at well more than its share of the division before.
+// behind reports whether a connection has sent at well more than its share of the division before, or is held back by an older
+// share that is well less.
 func (d *Divider) behind(c *Conn, took time.Duration) bool {
-	share, sent := float64(d.shares[c.Cookie]), d.sent[c.Cookie]
-	return share != 0 && c.Since < d.at && float64(c.Given) > aboveShare*share && float64(c.Sent-min(sent, c.Sent)) > aboveShare*share*took.Seconds()
+	share, given := float64(d.shares[c.Cookie]), float64(c.Given)
+	sent := float64(c.Sent-min(d.conns[c.Cookie].Sent, c.Sent)) / took.Seconds()
+	if share == 0 || given == 0 || c.Since >= d.at {
+		return false
+	}
+	if given > share {
+		return given > aboveShare*share && sent > aboveShare*share
+	}
+	if c.Own != 0 {
+		share = min(share, float64(c.Own))
+	}
+	return aboveShare*given < share && sent >= usedPart*given
 }
 
 // measure smooths the rates of a limit's connections, and of the other traffic under it.

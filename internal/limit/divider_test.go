@@ -229,6 +229,31 @@ func TestDividerNoticesWhoDoesNotFollow(t *testing.T) {
 	}
 }
 
+// A connection whose share has risen sends at the old rate: the same. One that its path holds back, or the application, is not behind.
+func TestDividerNoticesWhoStaysBelow(t *testing.T) {
+	for name, c := range map[string]struct {
+		given, own uint64
+		sends      float64 // bytes/s
+		want       int
+	}{
+		"old share": {2e5, 0, 2e5, 1},
+		"its path":  {2e5, 0, 1e5, 0},
+		"its own":   {2e5, 2e5, 2e5, 0},
+		"close":     {93e4, 0, 93e4, 0},
+		"no rate":   {0, 0, 2e5, 0},
+	} {
+		d := &Divider{}
+		conn := Conn{Cookie: 1, Rule: 1, Given: c.given, Own: c.own, Unsent: 1}
+		for i := range int64(3) {
+			r := d.Divide(1+i*step, map[uint64]Limit{1: {Rate: 1e6}}, []Conn{conn})
+			if want := c.want * int(min(i, 1)); r.Behind != want {
+				t.Errorf("%s, division %d: %d connections are behind, want %d; shares %v", name, i, r.Behind, want, r.Shares)
+			}
+			conn.Sent += uint64(c.sends * float64(step) / 1e9)
+		}
+	}
+}
+
 // A connection may end between the two reads of what was sent: it is counted as ended in the next
 // division, and the sum does not go back in this one.
 func TestSentNeverGoesBack(t *testing.T) {
@@ -238,7 +263,23 @@ func TestSentNeverGoesBack(t *testing.T) {
 		ended uint64
 		conns []Conn
 		want  uint64
-	}{{0, live, 1500}, {0, live[:1], 1500}, {600, live[:1], 1600}} {
+	}{{0, live, 1500}, {0, live[:1], 1500}, {600, live[:1], 1600}, {600, nil, 1600}, {1700, nil, 1700}} {
+		r := d.Divide(int64(n+1)*step, map[uint64]Limit{7: {Rate: 1e6, Ended: c.ended}}, c.conns)
+		if got := r.Limits[7].Sent; got != c.want {
+			t.Errorf("division %d: %d bytes sent, want %d", n, got, c.want)
+		}
+	}
+}
+
+// Connections that end one after the other between the two reads, or that are missed once, have not left.
+func TestSentCountsConnectionsOnce(t *testing.T) {
+	var d Divider
+	live := []Conn{{Cookie: 1, Rule: 7, Sent: 1000}, {Cookie: 2, Rule: 7, Sent: 500}, {Cookie: 3, Rule: 7, Sent: 10}}
+	for n, c := range []struct {
+		ended uint64
+		conns []Conn
+		want  uint64
+	}{{0, live, 1510}, {0, live[1:], 1510}, {0, live[2:], 1510}, {0, live, 1510}, {0, live[1:], 1510}, {1000, live[2:], 1510}, {1500, live[2:], 1510}, {1510, nil, 1510}} {
 		r := d.Divide(int64(n+1)*step, map[uint64]Limit{7: {Rate: 1e6, Ended: c.ended}}, c.conns)
 		if got := r.Limits[7].Sent; got != c.want {
 			t.Errorf("division %d: %d bytes sent, want %d", n, got, c.want)

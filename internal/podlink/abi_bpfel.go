@@ -88,6 +88,7 @@ type abiPodMeter struct {
 	DroppedBytes uint64
 	Big          uint64
 	NeighboursNs uint64
+	ShortNs      uint64
 	DroppedNs    uint64
 }
 

@@ -360,7 +360,7 @@ func TestRootBandwidthCatchesUp(t *testing.T) {
 	for name, limit := range map[string]pod.Bandwidth{"received": {Ingress: ms}, "sent": {Egress: ms}} {
 		r.set(r.limitTo(pod.Bandwidth{}, pod.Bandwidth{}, false))
 		r.set(r.limitTo(pod.Bandwidth{}, limit, false)) // a new meter
-		var begin time.Time
+		var begin, last time.Time                       // last: when the round before began
 		all := 0.
 		for _, c := range []struct {
 			what    string
@@ -371,18 +371,24 @@ func TestRootBandwidthCatchesUp(t *testing.T) {
 			{"idle before", 0, 40, 40},
 			{"nothing was dropped", 400 * time.Millisecond, 100, 50},
 			{"100 were, 400 ms ago", 400 * time.Millisecond, 400, 250},
+			{"directly after that", 0, 100, 0},
 			{"long ago", 1300 * time.Millisecond, 100, 50},
 		} {
 			ended := time.Now()
 			time.Sleep(c.pause)
 			if c.want == 250 && time.Since(ended) > 900*time.Millisecond {
 				t.Logf("%s: paused for %v", name, time.Since(ended)) // the machine stalled: that is long ago
-				continue
+				break
 			}
 			if c.want == 50 {
 				begin, all = time.Now(), 0 // the clock is in the past, and that does not count
 			}
+			start := time.Now()
 			passed, took := r.handle(limit, bytes, c.packets)
+			if c.want == 0 { // the clock was full at the end of the round before
+				took = time.Since(last)
+			}
+			last = start
 			t.Logf("%s, %s: %.0f of %d passed in %v", name, c.what, passed, c.packets, took)
 			if most := c.want + 1 + took.Seconds()*1e3; passed < c.want-1 || passed > most {
 				t.Errorf("%s, %s: %.0f of %d passed in %v, want %.0f", name, c.what, passed, c.packets, took, c.want)
@@ -408,7 +414,8 @@ func TestRootBandwidthShortPackets(t *testing.T) {
 		"sent":       {pod.Bandwidth{Egress: 6e5}, 2, 5},   // until it is 50 ms
 		"long at it": {pod.Bandwidth{Ingress: 1e5}, 1, 0},  // 120 ms: one passes all the same
 	} {
-		for range 10 {
+		checked := false
+		for i := 0; i < 100 && !checked; i++ {
 			r.set(r.limitTo(pod.Bandwidth{}, pod.Bandwidth{}, false))
 			r.set(r.limitTo(pod.Bandwidth{}, c.limit, false)) // a new meter
 			begin := time.Now()
@@ -416,14 +423,42 @@ func TestRootBandwidthShortPackets(t *testing.T) {
 			short, _ := r.handle(c.limit, 150, 100)
 			took := time.Since(begin)
 			t.Logf("%s: %.0f, then %.0f short ones passed in %v", name, long, short, took)
-			if took > time.Millisecond {
-				continue // more may have passed
-			}
-			if long != c.long || short != c.short {
+			checked = took < 5*time.Millisecond
+			more := 1 + took.Seconds()*float64(c.limit.Egress+c.limit.Ingress)/(8*150)
+			if checked && (long != c.long || short < c.short || short > c.short+more) {
 				t.Errorf("%s: %.0f, then %.0f short ones passed in %v, want %.0f and %.0f", name, long, short, took, c.long, c.short)
 			}
-			break
 		}
+		if !checked {
+			t.Errorf("%s: no round took less than 5 ms", name)
+		}
+	}
+}
+
+// Whoever sends a pod short packets at more than its limit does not keep longer ones out: these have half of the limit.
+func TestRootBandwidthShortFlood(t *testing.T) {
+	r := newRig(t)
+	r.open()
+	const long, short, rate = 1500., 150., 12e6 / 8 // bytes; bytes per second
+	limit := pod.Bandwidth{Ingress: 8 * rate}
+	r.set(r.limitTo(pod.Bandwidth{}, limit, false))
+	var offered, passed [2]float64 // bytes: long ones, short ones
+	begin := time.Now()
+	for took := 0.; took < 1; took = time.Since(begin).Seconds() {
+		for i, c := range []struct{ bytes, share float64 }{{long, 0.8}, {short, 1.5}} {
+			if n := int((c.share*rate*took - offered[i]) / c.bytes); n > 0 {
+				p, _ := r.handle(limit, int(c.bytes), n)
+				offered[i] += float64(n) * c.bytes
+				passed[i] += p * c.bytes
+			}
+		}
+		time.Sleep(500 * time.Microsecond)
+	}
+	took := time.Since(begin).Seconds()
+	l, s := passed[0]/rate/took, passed[1]/rate/took
+	t.Logf("of the limit: %.2f in long packets, %.2f in short ones", l, s)
+	if l < 0.3 || s < 0.3 || l+s < 0.9 || l+s > 1.1 {
+		t.Errorf("of the limit: %.2f in long packets, %.2f in short ones, want half of it each", l, s)
 	}
 }
 
