@@ -228,8 +228,12 @@ func TestRootProgramIsRemoved(t *testing.T) {
 			t.Fatal(err)
 		}
 		time.Sleep(200 * time.Millisecond) // it waits for its input
-		if err := os.Remove(program); err == nil && replaced {
+		err = os.Remove(program)
+		if err == nil && replaced {
 			err = os.WriteFile(program, text, 0o755)
+		}
+		if err != nil {
+			t.Fatal(err)
 		}
 		fmt.Fprintf(stdin, `{"cniVersion": "1.1.0", "name": "tcpilot", "type": "tcpilot-cni", "dir": %q, "ipam": {"type": "host-local", "subnet": "10.1.0.0/24"}}`, filepath.Join(t.TempDir(), "pods"))
 		stdin.Close()
