@@ -180,9 +180,12 @@ func TestRootDaemonSet(t *testing.T) {
 	}
 	expectCC("after a kill", "reno", "cubic")
 	n.plugin(t, "DEL", pod, "web-1", nil)
-	netns, err := os.Open(pod.Path()) // of a pod that runs when tcpilot is uninstalled
+	f, err := os.Open(pod.Path()) // of a pod that runs when tcpilot is uninstalled
 	must(t, err)
-	path := fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), netns.Fd())
+	netns, err := unix.FcntlInt(f.Fd(), unix.F_DUPFD_CLOEXEC, 3000) // a number that no other test takes once it is closed
+	must(t, err)
+	must(t, f.Close())
+	path := fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), netns)
 	_, _, err = n.cni(t.Context(), "ADD", "web-2", "eth0", path, map[string]any{"prevResult": map[string]string{"cniVersion": "1.1.0"}})
 	must(t, err)
 
@@ -213,7 +216,7 @@ func TestRootDaemonSet(t *testing.T) {
 	if _, err := os.Stat(plugin); err != nil {
 		t.Errorf("the program is removed although DEL of the plugins before it may fail: %v", err)
 	}
-	must(t, netns.Close())
+	must(t, unix.Close(netns))
 	eventually(t, 10*time.Second, "the program is removed after the pod's end", func() error {
 		if _, err := os.Stat(plugin); err == nil {
 			return fmt.Errorf("%s is there\n%s", plugin, n.log)
