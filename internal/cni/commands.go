@@ -23,7 +23,7 @@ func (r *request) do() (a answer, err error) {
 		return a, r.check()
 	case "GC":
 		a, err = r.collect()
-	default:
+	default: // STATUS. It fails while the plugin is being removed, and goes on with that.
 		err = r.status()
 		if !r.Uninstalled {
 			return a, err
@@ -166,7 +166,7 @@ func (r *request) del() (a answer, err error) {
 			return a, err
 		}
 	}
-	if err == nil {
+	if err == nil { // there is a record: it is the first DEL
 		a.unfinished = r.awaitRepeat()
 	}
 	a.changed, err = r.Dir.Delete(r.key)
