@@ -207,6 +207,16 @@ static __always_inline bool neighbours_pass(struct __sk_buff *skb, struct pod_me
 	return resolves_neighbours(skb) && clock_advance(&m->neighbours_ns, now, 0, cost, MOST_AHEAD, &ahead);
 }
 
+/* Starts the clocks anew if the limit was changed: otherwise a packet that takes minutes at a low limit keeps all others out for as long, also
+ * after the limit was raised. */
+static __always_inline void follow_rate(struct pod_meter *m, __u64 rate, __u64 now)
+{
+	if (m->rate == rate)
+		return;
+	m->rate = rate;
+	m->clock_ns = m->neighbours_ns = m->short_ns = now;
+}
+
 /* Whether a packet of a pod with a limit in a direction may pass. A global function, so that it is verified once, and not for
  * each state of its callers. */
 __noinline int limit_pass(struct __sk_buff *skb, const struct device *pod, enum pod_direction d)
@@ -224,6 +234,7 @@ __noinline int limit_pass(struct __sk_buff *skb, const struct device *pod, enum 
 	len = wire_len(skb, &packets);
 	cost = len * NSEC_PER_SEC / rate;
 	now = bpf_ktime_get_ns();
+	follow_rate(m, rate, now);
 	behind = now - m->dropped_ns < CATCH_UP_AFTER ? CATCH_UP : 0;
 	most = most_ahead(skb, d, m, now, cost);
 	if (!clock_advance(&m->clock_ns, now, behind, cost, most, &ahead) && !neighbours_pass(skb, m, now, cost)) {

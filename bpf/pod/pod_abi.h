@@ -5,7 +5,7 @@
 #define TCPILOT_POD_ABI_H
 
 enum pod_limits {
-	POD_ABI_VERSION = 7,	/* in the name of the directory with the pinned maps */
+	POD_ABI_VERSION = 8,	/* in the name of the directory with the pinned maps */
 	MAX_DEVICES = 8192,
 	MAX_ADDRESSES = 65536,
 	MAX_NETWORKS = 1024,
@@ -44,6 +44,7 @@ struct pod_meter {
 	__u64 neighbours_ns;	/* like clock_ns, of ARP and neighbour discovery for which clock_ns is too far ahead */
 	__u64 short_ns;		/* like clock_ns, at half of the limit, of short packets received while clock_ns is far ahead */
 	__u64 dropped_ns;	/* CLOCK_MONOTONIC: when a packet was dropped last */
+	__u64 rate;		/* the limit of the clocks, in bytes per second */
 };
 
 struct pod_meters {
@@ -90,7 +91,7 @@ struct pod_counters {
 };
 
 _Static_assert(sizeof(struct device) == 40, "device");
-_Static_assert(sizeof(struct pod_meters) == 144, "pod_meters");
+_Static_assert(sizeof(struct pod_meters) == 160, "pod_meters");
 _Static_assert(sizeof(struct network) == 20, "network");
 
 #endif

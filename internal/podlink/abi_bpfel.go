@@ -73,7 +73,7 @@ type abiPodCounters struct {
 type abiPodLimits uint32
 
 const (
-	abiPodLimitsPOD_ABI_VERSION abiPodLimits = 7
+	abiPodLimitsPOD_ABI_VERSION abiPodLimits = 8
 	abiPodLimitsMAX_DEVICES     abiPodLimits = 8192
 	abiPodLimitsMAX_ADDRESSES   abiPodLimits = 65536
 	abiPodLimitsMAX_NETWORKS    abiPodLimits = 1024
@@ -90,6 +90,7 @@ type abiPodMeter struct {
 	NeighboursNs uint64
 	ShortNs      uint64
 	DroppedNs    uint64
+	Rate         uint64
 }
 
 type abiPodMeters struct {

@@ -401,6 +401,28 @@ func TestRootBandwidthCatchesUp(t *testing.T) {
 	}
 }
 
+// A limit that is raised holds at once: what passed under the lower one is not paid back at its rate.
+func TestRootBandwidthRaised(t *testing.T) {
+	r := newRig(t)
+	r.open()
+	for name, of := range map[string]func(bits uint64) pod.Bandwidth{
+		"received": func(bits uint64) pod.Bandwidth { return pod.Bandwidth{Ingress: bits} },
+		"sent":     func(bits uint64) pod.Bandwidth { return pod.Bandwidth{Egress: bits} },
+	} {
+		low, high := of(1e3), of(12e6)
+		r.set(r.limitTo(pod.Bandwidth{}, low, false))
+		if passed, _ := r.handle(low, 1500, 5); passed != 1 { // it takes 12 s
+			t.Fatalf("%s: %.0f packets passed at 1 kbit/s, want 1", name, passed)
+		}
+		r.set(r.limitTo(pod.Bandwidth{}, high, false))
+		begin := time.Now()
+		passed, _ := r.handle(high, 1500, 500) // 1 ms each
+		if most := 51 + time.Since(begin).Seconds()*1e3; passed < 50 || passed > most {
+			t.Errorf("%s: %.0f packets passed at 12 Mbit/s, want 50 to %.0f", name, passed, most)
+		}
+	}
+}
+
 // Of what a pod receives, short packets still pass when longer ones do not. A packet passes only if it ends within the bound, or
 // finds the clock less than 25 ms ahead.
 func TestRootBandwidthShortPackets(t *testing.T) {
