@@ -14,6 +14,7 @@ import (
 	"github.com/tcpilot/tcpilot/internal/defaults"
 	"github.com/tcpilot/tcpilot/internal/filelock"
 	"github.com/tcpilot/tcpilot/internal/podrecord"
+	"github.com/tcpilot/tcpilot/internal/regular"
 )
 
 // Node is where the container runtime of a node looks for network configurations and plugins.
@@ -116,8 +117,11 @@ func (n Node) Uninstall(force bool) (did []string, waits podrecord.Waits, err er
 
 // removeFrom takes the plugin out of one file, also if it occurs several times in the chain.
 func removeFrom(file string) (removed bool, err error) {
-	text, err := read(file)
-	if err != nil || !strings.Contains(string(text), Type) {
+	text, err := regular.Read(file, maxConfig)
+	if errors.Is(err, fs.ErrNotExist) || err == nil && !strings.Contains(string(text), Type) {
+		return false, nil // such as a symbolic link of somebody else's
+	}
+	if text, err = read(file); err != nil {
 		return false, err
 	}
 	c, err := parse(text)

@@ -199,6 +199,23 @@ func TestInstallRefuses(t *testing.T) {
 	}
 }
 
+// Configurations of others that this process cannot write are left alone.
+func TestUninstallLeavesLinksOfOthers(t *testing.T) {
+	n, program := node(t, map[string]string{"10.conflist": flannel})
+	if _, _, err := n.Install(program); err != nil {
+		t.Fatal(err)
+	}
+	put(t, n.Records+".conflist", flannel)
+	for name, to := range map[string]string{"20.conflist": n.Records + ".conflist", "30.conflist": "/nowhere"} {
+		if err := os.Symlink(to, filepath.Join(n.ConfDir, name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if did, _, err := n.Uninstall(false); err != nil || len(did) != 2 || get(t, filepath.Join(n.ConfDir, "10.conflist")) != flannel {
+		t.Errorf("%q, %v", did, err)
+	}
+}
+
 // A process that is killed between any two steps leaves a whole file, and the next one cleans up.
 func TestInstallAfterAKill(t *testing.T) {
 	n, program := node(t, map[string]string{"10.conflist": flannel})
