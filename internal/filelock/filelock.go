@@ -45,9 +45,7 @@ func Lock(path string) (release func() error, err error) {
 			file.Close()
 			continue
 		}
-		if err := writePID(file); err != nil {
-			return nil, errors.Join(fmt.Errorf("lock %s: %w", path, err), file.Close())
-		}
+		_ = writePID(file) // only messages need it: a full disk must not prevent the lock
 		return func() error {
 			// Remove the file while it is locked, so that no other process has it.
 			return errors.Join(os.Remove(path), file.Close())

@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/tcpilot/tcpilot/internal/testenv"
 )
 
 func TestLock(t *testing.T) {
@@ -150,5 +152,29 @@ func TestLockDir(t *testing.T) {
 	}
 	if _, err := os.Stat(dir); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("the empty directory is left: %v", err)
+	}
+}
+
+// A full disk does not prevent a lock: of the file, only messages need the contents.
+func TestRootLockOnAFullDisk(t *testing.T) {
+	testenv.Root(t)
+	dir := t.TempDir()
+	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "size=4k"); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = unix.Unmount(dir, unix.MNT_DETACH) })
+	if err := os.WriteFile(filepath.Join(dir, "full"), make([]byte, 4096), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(dir, "lock")
+	release, err := Lock(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Lock(path); !errors.Is(err, unix.EWOULDBLOCK) {
+		t.Errorf("second lock: %v", err)
+	}
+	if err := release(); err != nil {
+		t.Error(err)
 	}
 }
