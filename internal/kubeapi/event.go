@@ -74,11 +74,12 @@ func (w *Watcher) WriteEvents(ctx context.Context) error {
 // write writes one event. Its name is a hash of its contents, so that a daemon that starts again does not repeat it.
 func (w *Watcher) write(ctx context.Context, e *event) error {
 	sum := sha256.Sum256([]byte(e.uid + "\x00" + e.message))
+	name := strings.TrimRight(e.name[:min(len(e.name), 200)], "-.") + ".tcpilot-" + hex.EncodeToString(sum[:8])
 	at := e.at.UTC().Format(time.RFC3339)
 	type keys = map[string]any
 	body, err := json.Marshal(keys{
 		"apiVersion": "v1", "kind": "Event",
-		"metadata":       keys{"namespace": e.namespace, "name": e.name[:min(len(e.name), 200)] + ".tcpilot-" + hex.EncodeToString(sum[:8])},
+		"metadata":       keys{"namespace": e.namespace, "name": name},
 		"involvedObject": keys{"apiVersion": "v1", "kind": "Pod", "namespace": e.namespace, "name": e.name, "uid": e.uid},
 		"type":           "Warning", "reason": eventReason, "message": e.message,
 		"source": keys{"component": "tcpilot", "host": w.opt.Node}, "reportingComponent": "tcpilot.io/daemon", "reportingInstance": w.opt.Node,

@@ -365,6 +365,22 @@ func TestEventsOfStaticPods(t *testing.T) {
 	}
 }
 
+// The name of an event is one of Kubernetes, whatever a long name of a pod is cut at.
+func TestEventsOfLongNames(t *testing.T) {
+	x := start(t, "secret")
+	go x.w.WriteEvents(t.Context())
+	p := pod.Pod{Namespace: "shop", Name: strings.Repeat("a", 199) + "-" + strings.Repeat("b", 50), UID: "1"}
+	if !x.w.Warn(&p, "nonsense") {
+		t.Fatal("Warn")
+	}
+	for len(x.Events()) == 0 {
+		time.Sleep(time.Millisecond)
+	}
+	if name := x.Events()[0].Metadata.Name; strings.Contains(name, "-.") || len(name) > 253 {
+		t.Errorf("%s, of %d bytes", name, len(name))
+	}
+}
+
 func TestEventsAreBounded(t *testing.T) {
 	w := &Watcher{events: make(chan event, maxEvents)}
 	p := pod.Pod{Namespace: "shop", Name: "web-1", UID: "1"}

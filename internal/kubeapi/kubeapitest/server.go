@@ -53,6 +53,7 @@ type Node struct {
 
 // Event is an event that was written.
 type Event struct {
+	Metadata              struct{ Name string }
 	Type, Reason, Message string
 	InvolvedObject        struct{ Namespace, Name, UID string }
 }
