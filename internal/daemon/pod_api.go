@@ -118,7 +118,7 @@ func (a *podAPI) annotate(p *pod.Pod) {
 		return
 	}
 	if annotations, known := w.Annotations(p.UID); known {
-		p.Annotations = annotations
+		p.Annotate(annotations)
 	}
 }
 

@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"context"
 	"fmt"
 	"log/slog"
 	"maps"
@@ -14,6 +15,8 @@ import (
 
 	"github.com/tcpilot/tcpilot/internal/api"
 	"github.com/tcpilot/tcpilot/internal/kernelcc"
+	"github.com/tcpilot/tcpilot/internal/kubeapi"
+	"github.com/tcpilot/tcpilot/internal/kubeapi/kubeapitest"
 	"github.com/tcpilot/tcpilot/internal/netns"
 	"github.com/tcpilot/tcpilot/internal/pod"
 	"github.com/tcpilot/tcpilot/internal/podrecord"
@@ -192,6 +195,44 @@ func TestAnnotationsAreLookedUpInTheLatestReading(t *testing.T) {
 	got := podControls(pod.NewSet([]pod.Pod{asks(1, "gone"), asks(2, "cubic")}), once)
 	if got[1].cc != tcp.CCOf("gone") || got[2].cc != tcp.CCOf("cubic") || lookUps != 1 {
 		t.Errorf("%+v after %d look-ups", got, lookUps)
+	}
+}
+
+// A limit ends when its annotation is removed at the API server, also if the runtime has read it from the annotation as well. What the runtime
+// asks for of its own stays.
+func TestLimitEndsWithItsAnnotation(t *testing.T) {
+	s := kubeapitest.New(t, nil)
+	of := kubeapitest.Pod{Namespace: "shop", Name: "web-1", UID: "u1", Node: "here", Annotations: map[string]string{pod.EgressAnnotation: "10M"}}
+	s.Put(of)
+	changed := make(chan struct{}, 10)
+	w, err := kubeapi.Open(kubeapi.Options{Kubeconfig: s.Kubeconfig(t, "secret"), Node: "here", Changed: func() { changed <- struct{}{} }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan error, 1)
+	ctx, cancel := context.WithCancel(t.Context())
+	go func() { done <- w.Run(ctx) }()
+	var a podAPI
+	a.watcher.Store(w)
+	expect := func(when string, want pod.Bandwidth) {
+		t.Helper()
+		<-changed
+		p := pod.Pod{UID: "u1", Annotations: map[string]string{pod.EgressAnnotation: "10M"}, Bandwidth: pod.Bandwidth{Egress: 10e6, Ingress: 5e6}}
+		a.annotate(&p)
+		if got, wrong := p.Limits(); got != want || wrong != nil {
+			t.Errorf("%s: %+v, %q, want %+v", when, got, wrong, want)
+		}
+	}
+	expect("as it began", pod.Bandwidth{Egress: 10e6, Ingress: 5e6})
+	of.Annotations = map[string]string{pod.EgressAnnotation: "20M"}
+	s.Put(of)
+	expect("changed", pod.Bandwidth{Egress: 20e6, Ingress: 5e6})
+	of.Annotations = nil
+	s.Put(of)
+	expect("removed", pod.Bandwidth{Ingress: 5e6})
+	cancel()
+	if err := <-done; err != nil {
+		t.Error(err)
 	}
 }
 

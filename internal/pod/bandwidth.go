@@ -30,6 +30,20 @@ const (
 	maxQuantity = 64
 )
 
+// Annotate replaces the annotations with which the pod began. A limit ends with its annotation: what the runtime asks for comes from the
+// annotation as well.
+func (p *Pod) Annotate(annotations map[string]string) {
+	end := func(annotation string, asked *uint64) {
+		_, began := p.Annotations[annotation]
+		if _, has := annotations[annotation]; began && !has {
+			*asked = 0
+		}
+	}
+	end(EgressAnnotation, &p.Bandwidth.Egress)
+	end(IngressAnnotation, &p.Bandwidth.Ingress)
+	p.Annotations = annotations
+}
+
 // Limits returns the bandwidth limits of the pod: from its annotations or, for a direction without
 // one, as the runtime asked. A limit that is not valid is left out; wrong says why.
 func (p *Pod) Limits() (limits Bandwidth, wrong []string) {
