@@ -101,6 +101,17 @@ func removeTemporary(path string) error {
 	return release() // removes it
 }
 
+// removeTemporaries is removeTemporary for all of one file.
+func (d Dir) removeTemporaries(of string) error {
+	files, err := d.files()
+	for _, file := range files {
+		if isTemporary(file) && strings.HasPrefix(file, temporaryPrefix(of)) {
+			err = errors.Join(err, removeTemporary(d.path(file)))
+		}
+	}
+	return err
+}
+
 // Get returns the record of an attachment; without one the error is fs.ErrNotExist.
 func (d Dir) Get(k pod.Key) (p pod.Pod, err error) {
 	if err := k.Check(); err != nil {
@@ -147,14 +158,7 @@ func (d Dir) Delete(k pod.Key) (removed bool, err error) {
 	if errors.Is(err, fs.ErrNotExist) {
 		err = nil
 	}
-	files, listed := d.files()
-	err = errors.Join(err, listed)
-	for _, file := range files {
-		if isTemporary(file) && strings.HasPrefix(file, temporaryPrefix(fileOf(k))) {
-			err = errors.Join(err, removeTemporary(d.path(file)))
-		}
-	}
-	if err != nil {
+	if err = errors.Join(err, d.removeTemporaries(fileOf(k))); err != nil {
 		return removed, fmt.Errorf("delete record of pod: %w", err)
 	}
 	return removed, nil
@@ -250,11 +254,13 @@ func (d Dir) Keep(network string, valid []pod.Key) (removed int, err error) {
 }
 
 // Writable returns why no record can be written; nil if one can. It writes a file and removes it, and
-// creates the directory.
+// creates the directory. What killed processes have left of that is removed, because runtimes ask every few seconds.
 func (d Dir) Writable() error {
-	if err := d.withTemporary("status", []byte("tcpilot\n"), os.Remove); err != nil {
+	const file = "status"
+	if err := d.withTemporary(file, []byte("tcpilot\n"), os.Remove); err != nil {
 		return fmt.Errorf("write into directory of pods: %w", err)
 	}
+	_ = d.removeTemporaries(file) // the next one repeats it
 	return nil
 }
 

@@ -397,3 +397,17 @@ func TestConcurrent(t *testing.T) {
 		t.Errorf("after Keep: %q", got)
 	}
 }
+
+// What killed STATUS commands have left is removed by the next one: no DEL is about it, and not all runtimes execute GC.
+func TestWritableRemovesWhatKilledOnesLeft(t *testing.T) {
+	d := Dir(t.TempDir())
+	for _, file := range []string{".status.1.tmp", ".status.2.tmp", ".c@eth0.json.3.tmp"} {
+		write(t, d, file, "")
+	}
+	if err := d.Writable(); err != nil {
+		t.Fatal(err)
+	}
+	if got := files(t, d); !slices.Equal(got, []string{".c@eth0.json.3.tmp"}) {
+		t.Errorf("left %q", got)
+	}
+}
