@@ -163,12 +163,13 @@ func (b *bigTCP) look(t target, now time.Time) (*resized, error) {
 	return &next, nil
 }
 
-// leave leaves a device to whoever has changed it.
+// leave leaves a device to whoever has changed it. What is not theirs comes back: with another MTU, packets may be too large.
 func (b *bigTCP) leave(at deviceAt, why string) {
 	b.left[at] = why
 	b.log.Warn(why)
-	b.drop(func(r *resized) bool { return r.deviceAt == at })
-	b.save()
+	if err := b.restore(func(r *resized) bool { return r.deviceAt == at }); err != nil {
+		b.log.Warn("sizes of packets of devices not all taken back", "error", err)
+	}
 }
 
 func (b *bigTCP) drop(which func(*resized) bool) {

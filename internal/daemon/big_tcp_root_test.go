@@ -311,13 +311,15 @@ func TestRootBigTCPCrash(t *testing.T) {
 	if b := podBig(t, d.Client, "a"); b.Active || !strings.Contains(b.Why, "somebody has changed sizes of packets of device eth0") {
 		t.Errorf("%+v", b)
 	}
-	if now := p.sizes(t); now["in a"] != other || now["a"] != p.before["a"] {
+	want := other // theirs stay, and the rest comes back
+	want.GRO, want.GRO4, want.MTU6 = p.before["in a"].GRO, p.before["in a"].GRO4, p.before["in a"].MTU6
+	if now := p.sizes(t); now["in a"] != want || now["a"] != p.before["a"] {
 		t.Errorf("changed by somebody else: %+v", now)
 	}
 	if _, err := d.SyncPods(ctx); err != nil {
 		t.Fatal(err)
 	}
-	if now := p.sizes(t); now["in a"] != other || now["a"] != p.before["a"] {
+	if now := p.sizes(t); now["in a"] != want || now["a"] != p.before["a"] {
 		t.Errorf("after another look: %+v", now)
 	}
 	if err := d.Detach(ctx); err != nil {
@@ -343,6 +345,28 @@ func TestRootBigTCPCrash(t *testing.T) {
 	if now := sizesOf(t, p.node.NS, "wire"); now != p.before["wire"] {
 		t.Errorf("after the pod's end: %+v, want %+v", now, p.before["wire"])
 	}
+}
+
+// If somebody changes the MTU of a pod, it loses the room for the header that the kernel counts. So the pod's packets get their sizes of before.
+func TestRootBigTCPOtherMTU(t *testing.T) {
+	p := newBigPlace(t)
+	d := p.spawn(t, p.node.NS)
+	d.kill() // the next one looks at once
+	p.a.IP(t, "link set eth0 mtu 1400\nlink set eth0 mtu 1500")
+	d = p.spawn(t, p.node.NS)
+	if b := podBig(t, d.Client, "a"); b.Active || !strings.Contains(b.Why, "somebody has changed sizes of packets of device eth0") {
+		t.Errorf("%+v", b)
+	}
+	for what, now := range p.sizes(t) {
+		if want := p.before[what]; what != "wire" && now != want {
+			t.Errorf("device %s has %+v, want %+v", what, now, want)
+		}
+	}
+	if err := d.Detach(ctx); err != nil {
+		t.Fatal(err)
+	}
+	<-d.ended
+	p.have(t, false, "ended")
 }
 
 // If a device of the path cannot have packets above 64 KB, nothing is changed, status says why, and
