@@ -97,6 +97,8 @@ func TestRootPath(t *testing.T) {
 	net := netip.PrefixFrom(far.V4, 24)
 	find("a pair of devices", "", []string{end.Name, "not-yet"})
 	find("a route to it", "", nil, net)
+	testenv.Sysctl(t, a, "net.ipv6.conf.all.forwarding", "1") // then a network's first address is the host's own, as an anycast address
+	find("a route to a network of this host", "", nil, netip.PrefixFrom(far.V6, 64).Masked())
 	if p, err := FindPath(nil, nil); err != nil || p.Size != Size || len(p.Devices) != 0 {
 		t.Errorf("nothing: %+v, %v", p, err)
 	}
