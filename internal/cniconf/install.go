@@ -155,7 +155,7 @@ func (n Node) inUse() (file string, c chain, err error) {
 	if err != nil {
 		return "", c, err
 	}
-	if len(files) == 0 {
+	if !slices.ContainsFunc(files, func(file string) bool { return !isLoopback(file) }) {
 		return "", c, &noConfigError{n.ConfDir}
 	}
 	file = files[0]

@@ -37,6 +37,9 @@ func node(t *testing.T, files map[string]string) (n Node, program string) {
 	return n, program
 }
 
+// loopback is a configuration that CRI-O installs.
+const loopback = `{"cniVersion": "1.0.0", "name": "loopback", "plugins": [{"type": "loopback"}]}`
+
 // programs are those of the plugins of flannel.
 var programs = []string{"flannel", "portmap"}
 
@@ -179,6 +182,11 @@ func TestInstallRefuses(t *testing.T) {
 	var none *noConfigError
 	if _, _, err := n.Install(program); !errors.As(err, &none) {
 		t.Errorf("no file: %v", err)
+	}
+	put(t, filepath.Join(n.ConfDir, "99-loopback.conflist"), loopback)
+	put(t, filepath.Join(n.BinDir, "loopback"), "")
+	if _, _, err := n.Install(program); !errors.As(err, &none) || get(t, filepath.Join(n.ConfDir, "99-loopback.conflist")) != loopback {
+		t.Errorf("only a loopback device: %v", err)
 	}
 	n.ConfDir += "/missing"
 	if _, _, err := n.Install(program); !errors.As(err, &none) {

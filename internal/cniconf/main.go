@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/tcpilot/tcpilot/internal/cnispec"
@@ -110,15 +111,31 @@ func (n Node) checkAlone() error {
 		if filepath.Base(file) == mainFile {
 			continue
 		}
-		var single struct {
-			Type string `json:"type"`
-		}
-		if text, err := read(file); err == nil && json.Unmarshal(text, &single) == nil && single.Type == "loopback" {
-			continue // CRI-O has one
+		if isLoopback(file) {
+			continue
 		}
 		return fmt.Errorf("%s is the configuration of another network plugin: remove that plugin first, or install %s behind it (without --main)", file, Type)
 	}
 	return nil
+}
+
+// isLoopback reports whether a network configuration has no other plugin than loopback. CRI-O has one: a single plugin, or in later versions a list.
+func isLoopback(file string) bool {
+	type plugin struct {
+		Type string `json:"type"`
+	}
+	var c struct {
+		plugin
+		Plugins []plugin `json:"plugins"`
+	}
+	text, err := read(file)
+	if err != nil || json.Unmarshal(text, &c) != nil {
+		return false
+	}
+	if c.Plugins == nil {
+		c.Plugins = []plugin{c.plugin}
+	}
+	return len(c.Plugins) > 0 && !slices.ContainsFunc(c.Plugins, func(p plugin) bool { return p.Type != "loopback" })
 }
 
 // mainConfig is the text of the network configuration.

@@ -72,6 +72,7 @@ func TestInstallMain(t *testing.T) {
 		t.Error(err)
 	}
 	put(t, filepath.Join(n.ConfDir, "200-loopback.conf"), `{"cniVersion": "1.0.0", "name": "lo", "type": "loopback"}`) // of CRI-O
+	put(t, filepath.Join(n.ConfDir, "99-loopback.conflist"), loopback)
 	if did, _, err := n.InstallMain(program, m); err != nil || did != nil {
 		t.Errorf("again: %q, %v", did, err)
 	}
@@ -98,7 +99,7 @@ func TestInstallMain(t *testing.T) {
 		t.Errorf("uninstall: %q, %v", did, err)
 	}
 	expectNoRemoval(t, n)
-	if left, _ := os.ReadDir(n.ConfDir); len(left) != 1 {
+	if left, _ := os.ReadDir(n.ConfDir); len(left) != 2 { // those with loopback
 		t.Errorf("left %v", left)
 	}
 }
