@@ -27,6 +27,7 @@ type nodeRoutes struct {
 	log     *slog.Logger
 	watcher atomic.Pointer[kubeapi.NodeWatcher]
 	changed chan struct{}
+	routeTo func(netip.Addr) (rtnetlink.Route, error) // of the kernel
 
 	mu       sync.Mutex // one round at a time
 	detached bool       // on request, until the configuration is read again
@@ -61,7 +62,7 @@ type podNetwork struct {
 // openNodeRoutes removes what an earlier process left, if no routes are wanted. Otherwise these stay until the nodes are known, so that
 // the pods' traffic goes on.
 func (d *Daemon) openNodeRoutes(u *undo.Stack) {
-	d.nodeRoutes.log, d.nodeRoutes.changed = d.log, make(chan struct{}, 1)
+	d.nodeRoutes.log, d.nodeRoutes.changed, d.nodeRoutes.routeTo = d.log, make(chan struct{}, 1), rtnetlink.RouteTo
 	u.Push("remove routes to pods of other nodes", func() error {
 		d.nodeRoutes.mu.Lock()
 		defer d.nodeRoutes.mu.Unlock()
@@ -253,16 +254,24 @@ func (n *nodeRoutes) apply(wanted []podNetwork, missing []missingRoute) (made in
 	}
 	var want []routes.PodRoute
 	of := map[routes.PodRoute]podNetwork{}
+	unknown := map[netip.Prefix]bool{} // networks to which it is not known whether there can be a route: what there is stays
+	var failed []error
 	for _, w := range wanted {
-		r, why := possible(w, others)
-		if why != "" {
+		r, why, err := n.possible(w, others)
+		switch {
+		case err != nil:
+			failed, unknown[w.network] = append(failed, fmt.Errorf("look up the route to node %s: %w", w.node, err)), true
+		case why != "":
 			missing = append(missing, missingRoute{w.node, w.network, why})
+		default:
+			want, of[r] = append(want, r), w
+		}
+	}
+	for _, r := range own {
+		if unknown[r.Destination] {
+			made++
 			continue
 		}
-		want, of[r] = append(want, r), w
-	}
-	var failed []error
-	for _, r := range own {
 		if _, stays := of[r]; stays {
 			continue
 		}
@@ -288,23 +297,23 @@ func (n *nodeRoutes) apply(wanted []podNetwork, missing []missingRoute) (made in
 	return made, missing, errors.Join(failed...)
 }
 
-// possible is the route to a network, or why there cannot be one. others are the protocols of the routes that others have to such networks.
-func possible(w podNetwork, others map[netip.Prefix]uint8) (r routes.PodRoute, why string) {
+// possible is the route to a network, or why there cannot be one; or an error if that could not be found out. others are the protocols of the routes that others have to such networks.
+func (n *nodeRoutes) possible(w podNetwork, others map[netip.Prefix]uint8) (r routes.PodRoute, why string, err error) {
 	if protocol, there := others[w.network]; there {
-		return r, fmt.Sprintf("somebody else has a route to it (proto %d), which stays", protocol)
+		return r, fmt.Sprintf("somebody else has a route to it (proto %d), which stays", protocol), nil
 	}
-	hop, err := rtnetlink.RouteTo(w.gateway)
+	hop, err := n.routeTo(w.gateway)
 	switch {
 	case err != nil:
-		return r, err.Error()
+		return r, "", err
 	case hop.Local:
-		return r, fmt.Sprintf("the node's address %v is one of this host", w.gateway)
+		why = fmt.Sprintf("the node's address %v is one of this host", w.gateway)
 	case hop.Device == 0:
-		return r, fmt.Sprintf("there is no route to the node's address %v", w.gateway)
+		why = fmt.Sprintf("there is no route to the node's address %v", w.gateway)
 	case hop.Router || hop.Encapsulates:
-		return r, fmt.Sprintf("the node's address %v is behind a router, which would have to have a route to the pods: give it one, or use another network plugin", w.gateway)
+		why = fmt.Sprintf("the node's address %v is behind a router, which would have to have a route to the pods: give it one, or use another network plugin", w.gateway)
 	}
-	return routes.PodRoute{Destination: w.network, Gateway: w.gateway, Device: hop.Device}, ""
+	return routes.PodRoute{Destination: w.network, Gateway: w.gateway, Device: hop.Device}, why, nil
 }
 
 // detach removes the routes until the next reload.

@@ -1,13 +1,18 @@
 package daemon
 
 import (
+	"errors"
 	"fmt"
 	"log/slog"
+	"net/netip"
 	"slices"
 	"strings"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/tcpilot/tcpilot/internal/kubeapi"
+	"github.com/tcpilot/tcpilot/internal/rtnetlink"
 	"github.com/tcpilot/tcpilot/internal/testenv"
 )
 
@@ -41,7 +46,7 @@ route add 10.1.10.0/24 via 192.0.2.10 table 77`)
 	others := func() string { // without the kernel's, of which some come late
 		return ns.Run(t, "sh", "-c", "(ip -4 route show table all; ip -6 route show table all) | grep -v 'proto kernel' | sort")
 	}
-	n := &nodeRoutes{log: slog.New(slog.DiscardHandler), changed: make(chan struct{}, 1)}
+	n := &nodeRoutes{log: slog.New(slog.DiscardHandler), changed: make(chan struct{}, 1), routeTo: rtnetlink.RouteTo}
 	if removed, err := removeNodeRoutes(); err != nil || removed != 1 {
 		t.Fatalf("removed %d, %v", removed, err)
 	}
@@ -83,6 +88,14 @@ route add 10.1.10.0/24 via 192.0.2.10 table 77`)
 	round(aNode("b", "10.1.1.0/24 fd00:1:0:1::/64 | 192.0.2.22 2001:db8::2"))
 	expect("10.1.1.0/24 via 192.0.2.22 dev eth0", b6)
 	round(b)
+	expect(b4, b6)
+	// What cannot be found out changes nothing.
+	n.routeTo = func(netip.Addr) (rtnetlink.Route, error) { return rtnetlink.Route{}, unix.EMFILE }
+	n.round("a", []kubeapi.Node{self, b})
+	if v := n.shown.Load(); !errors.Is(v.failed, unix.EMFILE) || v.made != 2 || len(v.missing) != 0 {
+		t.Errorf("%+v", v)
+	}
+	n.routeTo = rtnetlink.RouteTo
 	expect(b4, b6)
 	// Somebody else makes a route to the same network: this one goes, and comes back when that is gone.
 	ns.IP(t, "route add 10.1.1.0/24 via 192.0.2.9 metric 100")

@@ -26,7 +26,7 @@ func RouteTo(a netip.Addr) (r Route, err error) {
 		header[0] = unix.AF_INET
 	}
 	answer, err := get(unix.RTM_GETROUTE, append(header, Attribute(unix.RTA_DST, a.AsSlice())...))
-	if _, refused := err.(unix.Errno); refused {
+	if _, refused := err.(unix.Errno); refused && err != unix.ENOMEM && err != unix.ENOBUFS {
 		return r, nil // unreachable, prohibited, ...: no packet leaves
 	}
 	if err != nil {
