@@ -191,6 +191,8 @@ func (d Dir) List() (records []Record, refused []Refused, err error) {
 		switch {
 		case err == nil:
 			records = append(records, r)
+		case errors.Is(err, unix.EMFILE), errors.Is(err, unix.ENFILE), errors.Is(err, unix.ENOMEM): // nothing is wrong with the file
+			return nil, nil, fmt.Errorf("list records of pods: %w", err)
 		case !errors.Is(err, fs.ErrNotExist): // deleted since
 			refused = append(refused, Refused{file, err})
 		}

@@ -411,3 +411,29 @@ func TestWritableRemovesWhatKilledOnesLeft(t *testing.T) {
 		t.Errorf("left %q", got)
 	}
 }
+
+// A record that cannot be read because there are too many open files is not a wrong one: its pod is not gone.
+func TestListWithoutDescriptors(t *testing.T) {
+	d := Dir(t.TempDir())
+	put(t, d, "n", "c", "eth0")
+	var before unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &before); err != nil {
+		t.Fatal(err)
+	}
+	free, err := unix.Open("/dev/null", unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	unix.Close(free)
+	few := unix.Rlimit{Cur: uint64(free) + 1, Max: before.Max} // enough to list, too few to read
+	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &few); err != nil {
+		t.Fatal(err)
+	}
+	_, refused, err := d.List()
+	if back := unix.Setrlimit(unix.RLIMIT_NOFILE, &before); back != nil {
+		t.Fatal(back)
+	}
+	if !errors.Is(err, unix.EMFILE) || refused != nil {
+		t.Errorf("refused %v, error %v", refused, err)
+	}
+}
