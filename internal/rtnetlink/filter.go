@@ -162,29 +162,34 @@ func EachFilter(device int, hook Hook, found func(Filter) (more bool)) error {
 		if err != nil {
 			return err
 		}
-		for len(answers) > 0 {
-			var kind uint16
-			var body []byte
-			if kind, body, answers, err = first(answers); err != nil {
-				return err
-			}
-			switch kind {
-			case unix.NLMSG_DONE:
-				return nil
-			case unix.NLMSG_ERROR:
-				return errorOf(body)
-			}
-			f, err := readFilter(body)
-			if err != nil {
-				return err
-			}
-			f.Hook = hook
-			// The kernel lists each priority as if it was a filter with the handle 0, and then its filters.
-			if f.Handle != 0 && !found(f) {
-				return nil
-			}
+		if more, err := eachOf(answers, hook, found); err != nil || !more {
+			return err
 		}
 	}
+}
+
+// eachOf is EachFilter for a part of the list. more is false after the last part, and if found returns false.
+func eachOf(answers []byte, hook Hook, found func(Filter) (more bool)) (more bool, err error) {
+	for len(answers) > 0 {
+		var kind uint16
+		var body []byte
+		if kind, body, answers, err = first(answers); err != nil {
+			return false, err
+		}
+		if kind == unix.NLMSG_DONE || kind == unix.NLMSG_ERROR {
+			return false, errorOf(body) // the kernel may end a list early, for example if a filter is too long for a message
+		}
+		f, err := readFilter(body)
+		if err != nil {
+			return false, err
+		}
+		f.Hook = hook
+		// The kernel lists each priority as if it was a filter with the handle 0, and then its filters.
+		if f.Handle != 0 && !found(f) {
+			return false, nil
+		}
+	}
+	return true, nil
 }
 
 // readFilter reads a filter, except for its hook: the kernel does not always say it.

@@ -2,9 +2,12 @@ package rtnetlink
 
 import (
 	"bytes"
+	"encoding/binary"
 	"errors"
 	"slices"
 	"testing"
+
+	"golang.org/x/sys/unix"
 )
 
 func TestAttributes(t *testing.T) {
@@ -25,6 +28,20 @@ func TestAttributes(t *testing.T) {
 	for _, bad := range [][]byte{{3, 0, 1, 0}, {9, 0, 1, 0, 5, 5, 5, 5}} {
 		if err := EachAttribute(bad, func(uint16, []byte) error { return nil }); err == nil {
 			t.Errorf("%v was read", bad)
+		}
+	}
+}
+
+// A list of filters that the kernel ends with an error is not whole.
+func TestListThatEndsEarly(t *testing.T) {
+	f := Filter{Device: 2, Hook: Egress, Priority: 1, Handle: 1}
+	for _, errno := range []unix.Errno{0, unix.EMSGSIZE} {
+		end := binary.NativeEndian.AppendUint32(nil, uint32(-int32(errno)))
+		answers := append(request(unix.RTM_NEWTFILTER, 0, f.header()), request(unix.NLMSG_DONE, 0, end)...)
+		n := 0
+		more, err := eachOf(answers, Egress, func(got Filter) bool { n++; return got == f })
+		if n != 1 || more || errno == 0 && err != nil || errno != 0 && err != errno {
+			t.Errorf("%d filters, more %v, %v; want the error %v", n, more, err, errno)
 		}
 	}
 }
