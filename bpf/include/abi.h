@@ -314,6 +314,7 @@ enum sample_flags {		/* tcp.Flags */
 	F_FIELDS = 1 << 12,	/* the policy sets fields, not only the arm */
 	F_WATCH_RETRANS = 1 << 13, /* a rule counts its retransmissions */
 	F_UNDOABLE = 1 << 14,	/* a timeout was the latest, and the kernel can undo its effect (undo.bpf.h) */
+	F_WATCH_STATE = 1 << 15, /* a rule counts its changes of state */
 	F_MASK = (1 << 11) - 1,
 	/* in samples only */
 	F_RCVBUF_MAX = 1 << 11,	/* its receive buffer has grown to the maximum of tcp_rmem */

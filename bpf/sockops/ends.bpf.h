@@ -215,4 +215,32 @@ int tcpilot_error(__u64 *ctx)
 	return 0;
 }
 
+/* ---- subflows of MPTCP ---------------------------------------------------- */
+
+/* MPTCP keeps the socket of an end's first subflow until that end is closed. If the subflow is over before, or at that time, the
+ * kernel resets its addresses and counters (__mptcp_subflow_disconnect) and destroys the socket later. What shows
+ * such an end is the change of its state, while the counters are complete. */
+static __always_inline void await_mptcp_end(struct bpf_sock_ops *skops, struct tcp_sock *tp)
+{
+	if (unlikely(tcp_is_mptcp(tp)))
+		bpf_sock_ops_cb_flags_set(skops, skops->bpf_sock_ops_cb_flags | BPF_SOCK_OPS_STATE_CB_FLAG);
+}
+
+/* A subflow is about to be in the state TCP_CLOSE. With an error or a RST, the tracepoints above see the end, and what ended it. A
+ * program of its own: with that of the other callbacks, a report needs more than the 512 bytes of stack. */
+SEC("sockops")
+int tcpilot_mptcp_end(struct bpf_sock_ops *skops)
+{
+	__u32 both_fins = 1 << TCP_FIN_WAIT2 | 1 << TCP_CLOSING | 1 << TCP_LAST_ACK;
+	struct tcp_sock *tp = skops_tcp(skops);
+	struct sock *sk;
+
+	if (!tp)
+		return 1;
+	sk = tcp_sk_sock(tp);
+	if ((1U << (sk->__sk_common.skc_state & 31) & both_fins) && !sk->sk_err)
+		socket_over(sk, 0);
+	return 1;
+}
+
 #endif

@@ -10,6 +10,18 @@
 #include "resume.bpf.h"
 #include "timeouts.bpf.h"
 
+/* Asks for the callbacks that the rule counts, for a share of its connections. Returns flags for
+ * track.flags. */
+static __always_inline __u16 watch(struct bpf_sock_ops *skops, const struct class_entry *cls)
+{
+	if (likely(!cls->cb_flags) || (bpf_get_prandom_u32() & 0xffff) >= cls->watch_share)
+		return 0;
+	/* other programs of this cgroup may have asked for callbacks */
+	bpf_sock_ops_cb_flags_set(skops, skops->bpf_sock_ops_cb_flags | cls->cb_flags);
+	return (cls->cb_flags & BPF_SOCK_OPS_RETRANS_CB_FLAG ? F_WATCH_RETRANS : 0) |
+	       (cls->cb_flags & BPF_SOCK_OPS_STATE_CB_FLAG ? F_WATCH_STATE : 0);
+}
+
 static __always_inline void count_event(__u32 class, __u32 op)
 {
 	struct event_key key = { .class = class, .op = op };
@@ -50,6 +62,8 @@ static __always_inline void on_event(struct bpf_sock_ops *skops)
 		if (!(t->flags & F_WATCH_RETRANS))
 			return;
 	}
+	if (op == BPF_SOCK_OPS_STATE_CB && tp && !(t->flags & F_WATCH_STATE) && tcp_is_mptcp(tp))
+		return;		/* await_mptcp_end asked */
 	count_event(t->class, op);
 }
 

@@ -69,6 +69,16 @@ struct {
 	__type(value, __u64);
 } events SEC(".maps");
 
+/* The program that sees the end of a subflow of MPTCP (ends.bpf.h). */
+int tcpilot_mptcp_end(struct bpf_sock_ops *skops);
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PROG_ARRAY);
+	__uint(max_entries, 1);
+	__uint(key_size, sizeof(__u32));
+	__array(values, int (void *));
+} mptcp_ends SEC(".maps") = { .values = { (void *)&tcpilot_mptcp_end } };
+
 #include "classify.bpf.h"
 #include "draws.bpf.h"
 #include "decide.bpf.h"
@@ -102,17 +112,6 @@ static __always_inline const struct class_entry *conn_class(struct bpf_sock_ops 
 		return NULL;
 	conn_read(skops, c);
 	return classify(c, b, bank, tp, unlikely(b->dims & DIM_NETNS) ? bpf_get_netns_cookie(skops) : 0);
-}
-
-/* Asks for the callbacks that the rule counts, for a share of its connections. Returns flags for
- * track.flags. */
-static __always_inline __u16 watch(struct bpf_sock_ops *skops, const struct class_entry *cls)
-{
-	if (likely(!cls->cb_flags) || (bpf_get_prandom_u32() & 0xffff) >= cls->watch_share)
-		return 0;
-	/* other programs of this cgroup may have asked for callbacks */
-	bpf_sock_ops_cb_flags_set(skops, skops->bpf_sock_ops_cb_flags | cls->cb_flags);
-	return cls->cb_flags & BPF_SOCK_OPS_RETRANS_CB_FLAG ? F_WATCH_RETRANS : 0;
 }
 
 static __always_inline void count_class(struct counters *c, __u32 class, bool outgoing)
@@ -235,6 +234,7 @@ static __always_inline void on_begin(struct bpf_sock_ops *skops, const struct co
 	if (!outgoing && t.arm < MAX_CC)
 		t.flags |= apply_cc(skops, ctx->tp, ctx->cfg, t.arm);
 	t.flags |= watch(skops, ctx->cls);
+	await_mptcp_end(skops, ctx->tp);
 	if (unlikely(ctx->cls->flags & CLASS_TIMEOUTS))
 		await_timeouts(skops, ctx->cls->id);
 	if (unlikely(ctx->cls->flags & CLASS_SWITCH))
@@ -406,6 +406,11 @@ int tcpilot_sockops(struct bpf_sock_ops *skops)
 		return 1;
 	if (unlikely(op == BPF_SOCK_OPS_RTO_CB || op == BPF_SOCK_OPS_RETRANS_CB || op == BPF_SOCK_OPS_STATE_CB)) {
 		on_event(skops);
+		if (op == BPF_SOCK_OPS_STATE_CB && skops->args[1] == TCP_CLOSE) {
+			ctx.tp = skops_tcp(skops);
+			if (ctx.tp && tcp_is_mptcp(ctx.tp))
+				bpf_tail_call(skops, &mptcp_ends, 0);
+		}
 		return 1;
 	}
 	if (op == BPF_SOCK_OPS_TIMEOUT_INIT) {

@@ -399,6 +399,7 @@ const (
 	abiSampleFlagsF_FIELDS         abiSampleFlags = 4096
 	abiSampleFlagsF_WATCH_RETRANS  abiSampleFlags = 8192
 	abiSampleFlagsF_UNDOABLE       abiSampleFlags = 16384
+	abiSampleFlagsF_WATCH_STATE    abiSampleFlags = 32768
 	abiSampleFlagsF_MASK           abiSampleFlags = 2047
 	abiSampleFlagsF_RCVBUF_MAX     abiSampleFlags = 2048
 	abiSampleFlagsF_SNDBUF_MAX     abiSampleFlags = 4096

@@ -186,13 +186,6 @@ func TestRootCountersThatShrank(t *testing.T) {
 		r.shrank(t)
 		r.awaitPlausible(t, 2)
 	})
-	t.Run("subflow of MPTCP", func(t *testing.T) {
-		r := newRig(t)
-		r.policy(t, nil)
-		r.subflows(t)
-		r.shrank(t)
-		r.awaitPlausible(t, 3)
-	})
 }
 
 func (r *rig) shrank(t *testing.T) {

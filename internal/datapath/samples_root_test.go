@@ -394,32 +394,51 @@ func TestRootRepairedConnection(t *testing.T) {
 	}
 }
 
-// TestRootMultipath has MPTCP connections: each subflow is a connection.
+// TestRootMultipath has MPTCP connections: each subflow is a connection. The kernel resets the first subflow of an end
+// (tcp_disconnect in __mptcp_subflow_disconnect) if it is closed before that end is, or at that time.
 func TestRootMultipath(t *testing.T) {
 	r := newRig(t)
 	r.policy(t, nil)
+	r.multipathEnds(t, func(c, s *net.TCPConn) { closeAll(t, c, s) })
+	r.multipathEnds(t, func(c, s *net.TCPConn) { closeAll(t, s, c) })
+	r.multipathEnds(t, func(c, s *net.TCPConn) {
+		must(t, c.CloseWrite())
+		_, err := io.ReadAll(s)
+		must(t, err)
+		must(t, s.CloseWrite())
+		_, err = io.ReadAll(c)
+		must(t, err)
+		time.Sleep(50 * time.Millisecond) // both subflows are over
+		closeAll(t, c, s)
+	})
+	r.multipathEnds(t, func(c, s *net.TCPConn) { // while no process runs
+		r.crash(t)
+		closeAll(t, c, s)
+		r.open(t)
+	})
+	if n, err := r.Counters(); err != nil || len(n.Events) > 0 {
+		t.Errorf("events %+v, %v: no rule asks for them", n.Events, err)
+	}
+}
+
+// multipathEnds has a connection of MPTCP that end ends, and checks the samples of its two subflows.
+func (r *rig) multipathEnds(t *testing.T, end func(c, s *net.TCPConn)) {
+	t.Helper()
 	c, s := r.multipath(t)
 	local := addrPort(c.LocalAddr())
 	exchange(t, c, s, 100_000)
-	closeAll(t, c, s)
-	// The kernel resets the first subflow of an end (tcp_disconnect in __mptcp_subflow_disconnect) if it is closed before
-	// that end is: such a subflow has no sample.
-	var n *Counters
-	eventually(t, func() (err error) {
-		n, err = r.Counters()
-		if seen := n.Samples + n.Backwards; err == nil && seen != 2 {
-			err = fmt.Errorf("%d subflows have ended", seen)
-		}
-		return err
-	})
-	for _, s := range r.count(t, int(n.Samples), func(*tcp.Sample) bool { return true }) {
+	end(c, s)
+	for _, s := range r.count(t, 2, func(s *tcp.Sample) bool { return s.Local == local || s.Remote == local }) {
 		bytes := s.BytesReceived
 		if s.Local == local {
 			bytes = s.BytesAcked
 		}
-		if (s.Local != local && s.Remote != local) || s.Class != 1 || bytes < 100_000 || s.End != tcp.EndFin {
+		if s.Kind != tcp.KindClose || s.Class != 1 || bytes < 100_000 || s.End != tcp.EndFin {
 			t.Errorf("%+v", s)
 		}
+	}
+	if n, err := r.Counters(); err != nil || n.Backwards > 0 {
+		t.Errorf("%d subflows without a sample, %v", n.Backwards, err)
 	}
 }
 
@@ -447,7 +466,7 @@ func (r *rig) multipath(t testing.TB) (c, s *net.TCPConn) {
 	return c, s
 }
 
-// subflows returns samples of both ends of a connection of MPTCP while it lives: at its end, the kernel resets one of them.
+// subflows returns samples of both ends of a connection of MPTCP while it lives.
 func (r *rig) subflows(t testing.TB) []tcp.Sample {
 	t.Helper()
 	r.needLive(t)

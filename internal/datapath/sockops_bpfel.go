@@ -16,49 +16,51 @@ import (
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
-	sockopsMapCgroupRules     = "cgroup_rules"
-	sockopsMapClasses         = "classes"
-	sockopsMapCounters        = "counters"
-	sockopsMapEvents          = "events"
-	sockopsMapFlowCounts      = "flow_counts"
-	sockopsMapLimitEnded      = "limit_ended"
-	sockopsMapLimitShares     = "limit_shares"
-	sockopsMapLimited         = "limited"
-	sockopsMapLimits          = "limits"
-	sockopsMapLive            = "live"
-	sockopsMapLocalRules      = "local_rules"
-	sockopsMapNetnsReceive    = "netns_receive"
-	sockopsMapNetnsRules      = "netns_rules"
-	sockopsMapNetnsYields     = "netns_yields"
-	sockopsMapOwnLowat        = "own_lowat"
-	sockopsMapPathPolicies    = "path_policies"
-	sockopsMapPeerCallbacks   = "peer_callbacks"
-	sockopsMapPeerHosts       = "peer_hosts"
-	sockopsMapPeerRequests    = "peer_requests"
-	sockopsMapPortRules       = "port_rules"
-	sockopsMapPortSets        = "port_sets"
-	sockopsMapRaisedRetries   = "raised_retries"
-	sockopsMapRemoteRules     = "remote_rules"
-	sockopsMapResumeWindows   = "resume_windows"
-	sockopsMapRuleBanks       = "rule_banks"
-	sockopsMapRuntimeConfig   = "runtime_config"
-	sockopsMapSamples         = "samples"
-	sockopsMapSetFailures     = "set_failures"
-	sockopsMapSlots           = "slots"
-	sockopsMapTimeoutAnswers  = "timeout_answers"
-	sockopsProgTcpilotError   = "tcpilot_error"
-	sockopsProgTcpilotReport  = "tcpilot_report"
-	sockopsProgTcpilotReset   = "tcpilot_reset"
-	sockopsProgTcpilotSockops = "tcpilot_sockops"
-	sockopsProgTcpilotSpare   = "tcpilot_spare"
-	sockopsProgTcpilotUndone  = "tcpilot_undone"
-	sockopsVarJiffyUs         = "jiffy_us"
-	sockopsVarOptions         = "options"
-	sockopsVarOptionsAfter    = "options_after"
-	sockopsVarOptionsBefore   = "options_before"
-	sockopsVarResumeCc        = "resume_cc"
-	sockopsVarResumes         = "resumes"
-	sockopsVarSynacksBlind    = "synacks_blind"
+	sockopsMapCgroupRules      = "cgroup_rules"
+	sockopsMapClasses          = "classes"
+	sockopsMapCounters         = "counters"
+	sockopsMapEvents           = "events"
+	sockopsMapFlowCounts       = "flow_counts"
+	sockopsMapLimitEnded       = "limit_ended"
+	sockopsMapLimitShares      = "limit_shares"
+	sockopsMapLimited          = "limited"
+	sockopsMapLimits           = "limits"
+	sockopsMapLive             = "live"
+	sockopsMapLocalRules       = "local_rules"
+	sockopsMapMptcpEnds        = "mptcp_ends"
+	sockopsMapNetnsReceive     = "netns_receive"
+	sockopsMapNetnsRules       = "netns_rules"
+	sockopsMapNetnsYields      = "netns_yields"
+	sockopsMapOwnLowat         = "own_lowat"
+	sockopsMapPathPolicies     = "path_policies"
+	sockopsMapPeerCallbacks    = "peer_callbacks"
+	sockopsMapPeerHosts        = "peer_hosts"
+	sockopsMapPeerRequests     = "peer_requests"
+	sockopsMapPortRules        = "port_rules"
+	sockopsMapPortSets         = "port_sets"
+	sockopsMapRaisedRetries    = "raised_retries"
+	sockopsMapRemoteRules      = "remote_rules"
+	sockopsMapResumeWindows    = "resume_windows"
+	sockopsMapRuleBanks        = "rule_banks"
+	sockopsMapRuntimeConfig    = "runtime_config"
+	sockopsMapSamples          = "samples"
+	sockopsMapSetFailures      = "set_failures"
+	sockopsMapSlots            = "slots"
+	sockopsMapTimeoutAnswers   = "timeout_answers"
+	sockopsProgTcpilotError    = "tcpilot_error"
+	sockopsProgTcpilotMptcpEnd = "tcpilot_mptcp_end"
+	sockopsProgTcpilotReport   = "tcpilot_report"
+	sockopsProgTcpilotReset    = "tcpilot_reset"
+	sockopsProgTcpilotSockops  = "tcpilot_sockops"
+	sockopsProgTcpilotSpare    = "tcpilot_spare"
+	sockopsProgTcpilotUndone   = "tcpilot_undone"
+	sockopsVarJiffyUs          = "jiffy_us"
+	sockopsVarOptions          = "options"
+	sockopsVarOptionsAfter     = "options_after"
+	sockopsVarOptionsBefore    = "options_before"
+	sockopsVarResumeCc         = "resume_cc"
+	sockopsVarResumes          = "resumes"
+	sockopsVarSynacksBlind     = "synacks_blind"
 )
 
 // loadSockops returns the embedded CollectionSpec for sockops.
@@ -103,12 +105,13 @@ type sockopsSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type sockopsProgramSpecs struct {
-	TcpilotError   *ebpf.ProgramSpec `ebpf:"tcpilot_error"`
-	TcpilotReport  *ebpf.ProgramSpec `ebpf:"tcpilot_report"`
-	TcpilotReset   *ebpf.ProgramSpec `ebpf:"tcpilot_reset"`
-	TcpilotSockops *ebpf.ProgramSpec `ebpf:"tcpilot_sockops"`
-	TcpilotSpare   *ebpf.ProgramSpec `ebpf:"tcpilot_spare"`
-	TcpilotUndone  *ebpf.ProgramSpec `ebpf:"tcpilot_undone"`
+	TcpilotError    *ebpf.ProgramSpec `ebpf:"tcpilot_error"`
+	TcpilotMptcpEnd *ebpf.ProgramSpec `ebpf:"tcpilot_mptcp_end"`
+	TcpilotReport   *ebpf.ProgramSpec `ebpf:"tcpilot_report"`
+	TcpilotReset    *ebpf.ProgramSpec `ebpf:"tcpilot_reset"`
+	TcpilotSockops  *ebpf.ProgramSpec `ebpf:"tcpilot_sockops"`
+	TcpilotSpare    *ebpf.ProgramSpec `ebpf:"tcpilot_spare"`
+	TcpilotUndone   *ebpf.ProgramSpec `ebpf:"tcpilot_undone"`
 }
 
 // sockopsMapSpecs contains maps before they are loaded into the kernel.
@@ -126,6 +129,7 @@ type sockopsMapSpecs struct {
 	Limits         *ebpf.MapSpec `ebpf:"limits"`
 	Live           *ebpf.MapSpec `ebpf:"live"`
 	LocalRules     *ebpf.MapSpec `ebpf:"local_rules"`
+	MptcpEnds      *ebpf.MapSpec `ebpf:"mptcp_ends"`
 	NetnsReceive   *ebpf.MapSpec `ebpf:"netns_receive"`
 	NetnsRules     *ebpf.MapSpec `ebpf:"netns_rules"`
 	NetnsYields    *ebpf.MapSpec `ebpf:"netns_yields"`
@@ -191,6 +195,7 @@ type sockopsMaps struct {
 	Limits         *ebpf.Map `ebpf:"limits"`
 	Live           *ebpf.Map `ebpf:"live"`
 	LocalRules     *ebpf.Map `ebpf:"local_rules"`
+	MptcpEnds      *ebpf.Map `ebpf:"mptcp_ends"`
 	NetnsReceive   *ebpf.Map `ebpf:"netns_receive"`
 	NetnsRules     *ebpf.Map `ebpf:"netns_rules"`
 	NetnsYields    *ebpf.Map `ebpf:"netns_yields"`
@@ -225,6 +230,7 @@ func (m *sockopsMaps) Close() error {
 		m.Limits,
 		m.Live,
 		m.LocalRules,
+		m.MptcpEnds,
 		m.NetnsReceive,
 		m.NetnsRules,
 		m.NetnsYields,
@@ -264,17 +270,19 @@ type sockopsVariables struct {
 //
 // It can be passed to loadSockopsObjects or ebpf.CollectionSpec.LoadAndAssign.
 type sockopsPrograms struct {
-	TcpilotError   *ebpf.Program `ebpf:"tcpilot_error"`
-	TcpilotReport  *ebpf.Program `ebpf:"tcpilot_report"`
-	TcpilotReset   *ebpf.Program `ebpf:"tcpilot_reset"`
-	TcpilotSockops *ebpf.Program `ebpf:"tcpilot_sockops"`
-	TcpilotSpare   *ebpf.Program `ebpf:"tcpilot_spare"`
-	TcpilotUndone  *ebpf.Program `ebpf:"tcpilot_undone"`
+	TcpilotError    *ebpf.Program `ebpf:"tcpilot_error"`
+	TcpilotMptcpEnd *ebpf.Program `ebpf:"tcpilot_mptcp_end"`
+	TcpilotReport   *ebpf.Program `ebpf:"tcpilot_report"`
+	TcpilotReset    *ebpf.Program `ebpf:"tcpilot_reset"`
+	TcpilotSockops  *ebpf.Program `ebpf:"tcpilot_sockops"`
+	TcpilotSpare    *ebpf.Program `ebpf:"tcpilot_spare"`
+	TcpilotUndone   *ebpf.Program `ebpf:"tcpilot_undone"`
 }
 
 func (p *sockopsPrograms) Close() error {
 	return _SockopsClose(
 		p.TcpilotError,
+		p.TcpilotMptcpEnd,
 		p.TcpilotReport,
 		p.TcpilotReset,
 		p.TcpilotSockops,
