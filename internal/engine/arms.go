@@ -60,9 +60,9 @@ func (o *offers) needsECN(cc tcp.CC) bool {
 // path marks.
 func (o *offers) suit(n *node) []tcp.CC {
 	switch {
-	case n.ecn && n.inside():
+	case n.marks.proven && n.inside():
 		return o.marked
-	case n.ecn:
+	case n.marks.proven:
 		return o.answering
 	}
 	return o.plain

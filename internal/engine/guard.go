@@ -20,7 +20,7 @@ func (e *Engine) runGuards(n *node, s *tcp.Sample, out learn.Outcome) {
 	switch {
 	case !holdOut && n.retired.Retires(s.Arm, s.At):
 		return // the connection began before the retirement
-	case n.guard == nil && !holdOut && !n.ecn:
+	case n.guard == nil && !holdOut && !n.marks.proven:
 		return // nothing to compare with yet; saves the memory on most paths
 	}
 	var goodput learn.Outcome
@@ -43,7 +43,7 @@ func (n *node) guardAt(now int64) *guard.State {
 
 // judge retires an arm on a path if a guard decides so.
 func (e *Engine) judge(n *node, a *guard.Arm, now int64) {
-	if which, why := n.guard.Judge(a, n.ecn && e.arms.offered.needsECN(a.CC)); why != "" {
+	if which, why := n.guard.Judge(a, n.marks.proven && e.arms.offered.needsECN(a.CC)); why != "" {
 		e.retire(n, a.CC, which, why, now)
 	}
 }
@@ -53,7 +53,7 @@ func (e *Engine) retire(n *node, cc tcp.CC, which guard.Kind, why string, now in
 	until := n.retired.Add(cc, which, why, now)
 	n.guard = nil
 	if which == guard.MarksLost {
-		n.ecn, n.marked = false, 0
+		n.marks = marks{}
 	}
 	e.retirements[which]++
 	e.log.Warn("arm retired on a path", "cc", cc, "rule", n.rule.rule.Name, "path", n.key.path().Prefix,

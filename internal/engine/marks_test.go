@@ -205,3 +205,63 @@ func TestMarksLostOfThePrefix(t *testing.T) {
 		t.Errorf("%+v", r)
 	}
 }
+
+// A path on which many connections with ECN got no mark for a day is one of those that do not mark, until it proves to again.
+// Restarts of the daemon change nothing.
+func TestMarksEnd(t *testing.T) {
+	ecn := func(s *tcp.Sample) { s.Flags |= tcp.FlagECN }
+	g := goods{cubic: 100, bbr: 100}
+	uses := func(w *world, change func(*tcp.Sample)) bool { return count(w.run(60, insideHost, g, change), bbr) > 0 }
+	controls := []congestion.Control{congestion.Of(cubic), congestion.Of(bbr), congestion.Of(dctcp)}
+	opt := func(o *Options) { o.Learner = evenly{learn.DefaultThompson()} }
+	begin := func(t *testing.T) *world {
+		w := newWorld(t, opt)
+		w.e.SetOffered([]congestion.Control{controls[0], controls[1]}, tcp.CC{})
+		w.e.Settle(w.now)
+		w.run(provenMarks, insideHost, g, func(s *tcp.Sample) { ecn(s); s.DeliveredCE = 5 })
+		w.run(5, insideHost, g, ecn)
+		if uses(w, ecn) {
+			t.Fatal("bbr, which ignores marks, is used although the path marks")
+		}
+		return w
+	}
+	n := manyUnmarked
+	few := func(s *tcp.Sample) { ecn(s); s.DataSegsOut = initialSegs }
+	live := func(s *tcp.Sample) { ecn(s); s.Kind = tcp.KindInterval }
+	marked := func(s *tcp.Sample) { live(s); s.DeliveredCE = 1 }
+	for _, c := range []struct {
+		name   string
+		change func(*tcp.Sample)
+		n      int
+		wait   time.Duration
+		last   func(*tcp.Sample) // nil: none
+		ends   bool
+	}{
+		{"many in a day", ecn, n, 24 * time.Hour, nil, true},
+		{"many in an hour", ecn, n, time.Hour, nil, false},
+		{"few in a day", ecn, n / 2, 24 * time.Hour, nil, false},
+		{"without ECN", func(*tcp.Sample) {}, n, 24 * time.Hour, nil, false},
+		{"of a few packets each", few, n, 24 * time.Hour, nil, false},
+		{"that have not ended", live, n, 24 * time.Hour, nil, false},
+		{"and then one with marks, which has not ended", ecn, n, 24 * time.Hour, marked, false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			w := begin(t)
+			w.run(c.n/2, insideHost, g, c.change)
+			kept, _ := memories(t, w.e, nil)
+			v, _ := revive(t, opt, kept, learnRule("all"))
+			v.e.SetOffered([]congestion.Control{controls[0], controls[1]}, tcp.CC{})
+			v.now = w.now
+			v.e.Settle(v.now)
+			v.run(c.n/2-60, insideHost, g, c.change)
+			if c.last != nil {
+				v.run(1, insideHost, g, c.last)
+			}
+			v.now += int64(c.wait)
+			v.run(1, insideHost, g, c.change)
+			if got := uses(v, c.change); got != c.ends {
+				t.Errorf("bbr is used: %v, want %v", got, c.ends)
+			}
+		})
+	}
+}

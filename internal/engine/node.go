@@ -35,9 +35,7 @@ type node struct {
 	first     *policy.FirstWindows // nil until an initial window was raised
 
 	hosts bool // there are several hosts, with nodes of their own
-	ecn   bool // provenMarks connections negotiated ECN and got CE marks
-	// marked counts connections that got CE marks, up to provenMarks.
-	marked uint8
+	marks marks
 
 	dirty       bool // in queue.dirty
 	queued      bool // waits in queue.later
@@ -204,8 +202,8 @@ func (e *Engine) makeRoom(n *node, now int64) bool {
 // From then on the path's own belief is pooled: how arms differ over its hosts.
 func (e *Engine) split(n *node) {
 	h := e.newNode(hostKey(n, n.host), n.rule, n)
-	h.belief, h.samples, h.lastUsed, h.metrics, h.ecn = n.belief, n.samples, n.lastUsed, n.metrics.Clone(), n.ecn
-	h.lifetimes, h.marked, h.windowAt = n.lifetimes, n.marked, n.windowAt
+	h.belief, h.samples, h.lastUsed, h.metrics = n.belief, n.samples, n.lastUsed, n.metrics.Clone()
+	h.lifetimes, h.marks, h.windowAt = n.lifetimes, n.marks, n.windowAt
 	if n.first != nil {
 		first := *n.first
 		h.first = &first

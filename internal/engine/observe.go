@@ -219,11 +219,9 @@ func (e *Engine) noteSample(n *node, s *tcp.Sample) {
 	if n.first != nil && n.first.Observe(s) && n.raisesWindows() {
 		e.firstHalved(n, s.At)
 	}
-	if s.Has(tcp.FlagECN) && s.DeliveredCE > 0 && s.Kind == tcp.KindClose && !n.ecn {
-		if n.marked++; n.marked >= provenMarks {
-			n.ecn = true
-			e.queue.markUrgent(n)
-		}
+	if n.marks.observe(s) {
+		e.saves.add(n)
+		e.queue.markUrgent(n)
 	}
 }
 

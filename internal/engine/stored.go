@@ -26,8 +26,9 @@ type StoredPath struct {
 	Learner       string               `json:"learner"`
 	Belief        learn.Belief         `json:"belief"`
 	Samples       uint64               `json:"samples"`
-	LastUsed      int64                `json:"last_used_ns"` // Unix ns
-	ECN           bool                 `json:"ecn,omitempty"`
+	LastUsed      int64                `json:"last_used_ns"`  // Unix ns
+	ECN           bool                 `json:"ecn,omitempty"` // the path marks
+	Marks         *storedMarks         `json:"marks,omitempty"`
 	Host          netip.Addr           `json:"host,omitzero"`
 	Hosts         bool                 `json:"hosts,omitempty"`
 	Compared      *learn.Comparison    `json:"compared,omitempty"`
@@ -55,7 +56,7 @@ func (n *node) place() PathID {
 func (e *Engine) stored(n *node) StoredPath {
 	m := StoredPath{
 		PathID: n.place(), Learner: e.opt.Learner.Name(),
-		Belief: n.belief.Clone(), Samples: n.samples, LastUsed: n.lastUsed, ECN: n.ecn, Host: n.host, Hosts: n.hosts,
+		Belief: n.belief.Clone(), Samples: n.samples, LastUsed: n.lastUsed, ECN: n.marks.proven, Marks: n.marks.stored(), Host: n.host, Hosts: n.hosts,
 		LeftToDefault: n.left, Switching: n.running.stored(), Retired: slices.Clone(n.retired), Metrics: n.metrics.Clone(),
 	}
 	if n.compared != nil {
@@ -137,7 +138,10 @@ func (e *Engine) restore(m StoredPath) bool {
 		return false
 	}
 	n.belief, n.samples, n.lastUsed = m.Belief.Clone(), m.Samples, m.LastUsed
-	n.ecn, n.host, n.hosts = m.ECN, m.Host, n.hosts || m.Hosts
+	n.host, n.hosts = m.Host, n.hosts || m.Hosts
+	if m.ECN {
+		n.marks = m.Marks.restored(m.LastUsed)
+	}
 	n.retired, n.metrics = m.Retired, m.Metrics
 	if n.raisesWindows() {
 		n.first = m.First

@@ -241,7 +241,7 @@ func (e *Engine) withdraw(n *node) {
 // observations: other arms, values adapted to it, or other connections that are followed or counted.
 func (e *Engine) hasOwnPolicy(n *node, now int64) bool {
 	up := cmp.Or(n.parent, n.rule.root)
-	return up.followsAll() != e.toFollow(n, now) || up.watchesLosses() != e.toWatch(n) || e.toCount(n, now) || n.ecn && !slices.Equal(e.arms.offered.plain, e.arms.offered.suit(n)) ||
+	return up.followsAll() != e.toFollow(n, now) || up.watchesLosses() != e.toWatch(n) || e.toCount(n, now) || n.marks.proven && !slices.Equal(e.arms.offered.plain, e.arms.offered.suit(n)) ||
 		n.rule.rule.Adapted(&n.metrics, n.first, n.policy.adapted, now) != (policy.Adapted{})
 }
 
