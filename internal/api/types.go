@@ -287,6 +287,8 @@ type Doctor struct {
 	Yields     []engine.Yield `json:"yields,omitempty"`
 	Ready      []Readiness    `json:"ready,omitempty"`    // for what tcpilot does not do by itself
 	Problems   []string       `json:"problems,omitempty"` // as in Status
+	// Removal is the removal of the CNI plugin that waits for pods, as in PodStatus.
+	Removal *PluginRemoval `json:"plugin_removal,omitempty"`
 }
 
 // PodDevice says whether the kernel can make a kind of device pair for pods.

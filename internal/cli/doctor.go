@@ -92,6 +92,7 @@ func (a *app) renderDoctor(w io.Writer, d api.Doctor) {
 	t.Write(w, a.Paint, "  ")
 	a.renderReady(w, d.Ready)
 	a.renderPodDevices(w, d.PodDevices)
+	a.renderRemoval(w, d.Removal)
 	a.renderYields(w, a.Now(), d.Yields)
 	a.Heading(w, "Conflicts")
 	if len(d.Conflicts) == 0 {
@@ -129,6 +130,16 @@ func (a *app) renderPodDevices(w io.Writer, devices []api.PodDevice) {
 		t.Row(d.Device, yesNo(d.Available), d.Why)
 	}
 	t.Write(w, a.Paint, "  ")
+}
+
+// renderRemoval writes that the removal of the CNI plugin waits; nothing if r is nil.
+func (a *app) renderRemoval(w io.Writer, r *api.PluginRemoval) {
+	if r == nil {
+		return
+	}
+	a.Heading(w, "CNI plugin")
+	text, advice := removalState(r)
+	fmt.Fprintf(w, "  %s %s\n      %s\n", a.Paint.Warn("removal:"), text, advice)
 }
 
 // renderOptions writes the options as rows and the hooks as columns. A field is usable if

@@ -203,12 +203,22 @@ func (a *app) renderPodStatus(line func(name, format string, args ...any), p *ap
 		line("", "%s", a.Paint.Warn(warning))
 	}
 	if r := p.Removal; r != nil {
-		text := "no pod needs the CNI plugin any more: run 'tcpilot cni uninstall' again"
-		if waits := RemovalWaits(r.Pods, r.Sandboxes); waits != "" {
-			text = "'tcpilot cni uninstall' waits " + waits
-		}
+		text, _ := removalState(r)
 		line("", "%s", a.Paint.Warn(text))
 	}
+}
+
+// removalState says what a removal of the CNI plugin waits for, and what can be done about it.
+func removalState(r *api.PluginRemoval) (text, advice string) {
+	waits := RemovalWaits(r.Pods, r.Sandboxes)
+	if waits == "" {
+		return "no pod needs the CNI plugin any more: run 'tcpilot cni uninstall' again", "'tcpilot cni install' cancels the removal"
+	}
+	advice = "run 'tcpilot cni uninstall' again later, or cancel the removal with 'tcpilot cni install'"
+	if len(r.Pods) > 0 {
+		advice = "end these pods, or move them to another node, and " + advice
+	}
+	return "'tcpilot cni uninstall' waits " + waits, advice
 }
 
 // hasPods reports whether the daemon knows pods. A daemon that does not answer, or whose version has no pods,

@@ -26,6 +26,9 @@ func TestPods(t *testing.T) {
 	if r := w.run(t.Context(), "explain", "192.0.2.7", "--pod", "shop/web-1", "--netns", "7"); r.code != 2 {
 		t.Errorf("a pod and a namespace: %+v", r)
 	}
+	if r := w.run(t.Context(), "doctor"); strings.Contains(r.stdout, "CNI plugin\n") {
+		t.Errorf("doctor shows a removal that there is not:\n%s", r.stdout)
+	}
 	w.fake.Removal = &api.PluginRemoval{Pods: []string{"shop/web-1"}}
 	r := w.run(t.Context(), "status")
 	for _, want := range []string{"\n             'tcpilot cni uninstall' waits for the end of pod shop/web-1\n", "\n  pods       2, 1 record not used: see 'tcpilot pods'\n", "pod shop/db-0: annotation tcpilot.io/congestion-control: vegas is not available"} {
@@ -33,7 +36,19 @@ func TestPods(t *testing.T) {
 			t.Errorf("status lacks %q:\n%s", want, r.stdout)
 		}
 	}
-	w.fake.Removal.Pods = nil
+	doctor := func(want string) {
+		t.Helper()
+		if r := w.run(t.Context(), "doctor"); r.code != 0 || !strings.Contains(r.stdout, "\nCNI plugin\n  removal: "+want+"\n") {
+			t.Errorf("%d, doctor lacks %q:\n%s", r.code, want, r.stdout)
+		}
+	}
+	doctor("'tcpilot cni uninstall' waits for the end of pod shop/web-1\n" +
+		"      end these pods, or move them to another node, and run 'tcpilot cni uninstall' again later, or cancel the removal with 'tcpilot cni install'")
+	w.fake.Removal.Pods, w.fake.Removal.Sandboxes = nil, 2
+	doctor("'tcpilot cni uninstall' waits for the container runtime, which removes what it has of ended pods: 2\n" +
+		"      run 'tcpilot cni uninstall' again later, or cancel the removal with 'tcpilot cni install'")
+	w.fake.Removal.Sandboxes = 0
+	doctor("no pod needs the CNI plugin any more: run 'tcpilot cni uninstall' again\n      'tcpilot cni install' cancels the removal")
 	if r := w.run(t.Context(), "status"); !strings.Contains(r.stdout, "\n             no pod needs the CNI plugin any more: run 'tcpilot cni uninstall' again\n") {
 		t.Errorf("nothing is waited for:\n%s", r.stdout)
 	}

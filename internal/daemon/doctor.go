@@ -22,6 +22,7 @@ import (
 	"github.com/tcpilot/tcpilot/internal/host"
 	"github.com/tcpilot/tcpilot/internal/kernelcc"
 	"github.com/tcpilot/tcpilot/internal/poddevice"
+	"github.com/tcpilot/tcpilot/internal/podrecord"
 	"github.com/tcpilot/tcpilot/internal/policy"
 	"github.com/tcpilot/tcpilot/internal/tcp"
 )
@@ -45,7 +46,7 @@ func (d *Daemon) Doctor(_ context.Context, again bool) (api.Doctor, error) {
 		doc.Features = append(doc.Features, triedBigTCP(false))
 	}
 	doc.Conflicts = conflicts(d.cgroup, d.dp.ProgramIDs())
-	doc.Problems = d.problems()
+	doc.Problems, doc.Removal = d.problems(), pluginRemoval(d.pods.records)
 	return doc, nil
 }
 
@@ -69,6 +70,7 @@ func Doctor(file string) (api.Doctor, error) {
 	}
 	doc.Conflicts = conflicts(doc.Cgroup, nil)
 	doc.Problems = append(partProblems(cfg, doc.Cgroup), timeoutProblems(cfg.Rules, countsTimeouts)...)
+	doc.Removal = pluginRemoval(podrecord.Dir(cfg.Pods.Dir))
 	doc.Features = []api.Feature{}
 	for _, f := range datapath.TryLoad() {
 		a := api.Feature{Name: f.Name, Wanted: true, Active: f.Err == nil}

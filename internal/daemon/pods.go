@@ -385,19 +385,29 @@ func (d *Daemon) PodName(netns uint64) string { return d.pods.view.Load().names[
 func (d *Daemon) podStatus() *api.PodStatus {
 	l, _ := d.Pods(context.Background())
 	s := l.Status(d.pods.view.Load().failed)
-	r, err := d.pods.records.Removal()
-	if err != nil || r == nil {
-		return s // List reports a directory that cannot be read
-	}
-	waits, err := d.pods.records.Waits()
-	if err != nil {
+	r := pluginRemoval(d.pods.records)
+	if r == nil {
 		return s
 	}
 	if s == nil {
 		s = new(api.PodStatus)
 	}
-	s.Removal = &api.PluginRemoval{Since: r.Since, Pods: append([]string{}, waits.Pods...), Sandboxes: waits.Stopped}
+	s.Removal = r
 	return s
+}
+
+// pluginRemoval is the removal of the CNI plugin that waits for pods; nil if there is none, or if the directory cannot be read, which
+// its list of pods reports.
+func pluginRemoval(records podrecord.Dir) *api.PluginRemoval {
+	r, err := records.Removal()
+	if err != nil || r == nil {
+		return nil
+	}
+	waits, err := records.Waits()
+	if err != nil {
+		return nil
+	}
+	return &api.PluginRemoval{Since: r.Since, Pods: append([]string{}, waits.Pods...), Sandboxes: waits.Stopped}
 }
 
 func (d *Daemon) podCounts() (list []metrics.PodCount) {

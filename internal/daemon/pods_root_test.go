@@ -13,6 +13,7 @@ import (
 	"github.com/tcpilot/tcpilot/internal/kernelcc"
 	"github.com/tcpilot/tcpilot/internal/netns"
 	"github.com/tcpilot/tcpilot/internal/pod"
+	"github.com/tcpilot/tcpilot/internal/podrecord"
 	"github.com/tcpilot/tcpilot/internal/policy"
 	"github.com/tcpilot/tcpilot/internal/testenv"
 )
@@ -103,6 +104,16 @@ func TestRootPods(t *testing.T) {
 	expect("after a restart", other, other)
 	if !strings.Contains(d.log.String(), `msg="pods read" pods=2`) {
 		t.Errorf("log:\n%s", d.log)
+	}
+	if err := podrecord.Dir(dir).BeginRemoval(&podrecord.Removal{Since: recordA.Added}); err != nil {
+		t.Fatal(err)
+	}
+	asked, err := d.Doctor(ctx)
+	alone, failed := Doctor(p.config)
+	for _, doc := range []api.Doctor{asked, alone} {
+		if r := doc.Removal; err != nil || failed != nil || r == nil || !slices.Equal(r.Pods, []string{"shop/web-1", "shop/web-2"}) || r.Since.IsZero() {
+			t.Errorf("doctor: the removal is %+v, %v, %v", r, err, failed)
+		}
 	}
 	e, err := d.Explain(ctx, api.ExplainRequest{Remote: netip.MustParseAddr("127.0.0.1"), Pod: "shop/web-1"})
 	if err != nil || e.Rule != "web" || e.Pod != "shop/web-1" {

@@ -324,7 +324,7 @@ func (f *Fake) Samples(ctx context.Context) (*api.Subscription, error) {
 // Doctor implements api.Backend.
 func (f *Fake) Doctor(context.Context, bool) (api.Doctor, error) {
 	d := Doctor()
-	d.Problems = f.Problems
+	d.Problems, d.Removal = f.Problems, f.Removal
 	return d, f.Err
 }
 
