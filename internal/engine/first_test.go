@@ -154,3 +154,25 @@ func TestHalvedFirstWindowsAreLogged(t *testing.T) {
 		t.Errorf("%d lines after ten minutes more", n)
 	}
 }
+
+// Jumps to a window that the rule sets are not counted as windows that were raised by what the path has shown.
+func TestWindowsThatARuleSets(t *testing.T) {
+	for _, set := range []bool{false, true} {
+		w := newWorld(t, nil, learnRule("all", func(r *policy.Rule) {
+			if set {
+				r.Set.Set(tcp.ResumeCwnd, 500)
+			}
+		}))
+		w.run(5, guardedHost, allAlike, func(s *tcp.Sample) { s.ResumeCwnd, s.InitLost, s.DataSegsOut = 500, 20, 5000 })
+		n := w.e.Summary(time.Unix(0, w.now)).Totals
+		if raised := n.InitialPackets != 0 || n.InitialLost != 0; raised == set {
+			t.Errorf("set by the rule: %v; %d packets, %d lost", set, n.InitialPackets, n.InitialLost)
+		}
+		kept, _ := memories(t, w.e, nil)
+		for _, m := range kept {
+			if m.Prefix.Bits() != 0 && (m.First == nil) != set {
+				t.Errorf("set by the rule: %v; %s has %+v", set, m.Prefix, m.First)
+			}
+		}
+	}
+}

@@ -67,14 +67,14 @@ func (e *Engine) ruleOf(s *tcp.Sample) *ruleState {
 		e.kinds[s.Kind]++
 		e.stoodFor[s.Kind] += uint64(max(1, s.StandsFor))
 	}
-	sent, lost := policy.FirstWindow(s)
-	e.totals.InitialPackets += uint64(sent)
-	e.totals.InitialLost += uint64(lost)
 	rs := e.rules.byClass[s.Class]
 	if rs == nil {
 		e.totals.Unattributed++
 		return nil
 	}
+	sent, lost := rs.rule.FirstWindow(s)
+	e.totals.InitialPackets += uint64(sent)
+	e.totals.InitialLost += uint64(lost)
 	rs.samples++
 	return rs
 }
@@ -213,10 +213,10 @@ func (e *Engine) noteSample(n *node, s *tcp.Sample) {
 		e.logBarred(n, tcp.DelackMax, estimate.DelackMaxes[delack.Barred], "more ACKs than with the kernel's value", delack.For)
 	}
 	e.admit(n)
-	if s.InitCwnd|s.ResumeCwnd != 0 && n.first == nil {
+	if n.first == nil && n.rule.rule.Raised(s) {
 		n.first = new(policy.FirstWindows)
 	}
-	if n.first != nil && n.first.Observe(s) && n.raisesWindows() {
+	if n.first != nil && n.first.Observe(n.rule.rule, s) && n.raisesWindows() {
 		e.firstHalved(n, s.At)
 	}
 	if n.marks.observe(s) {

@@ -113,7 +113,7 @@ var (
 	rtoMinBars   = counter("rto_min_barred_total", "How often a value of RTO_MIN in seconds was found too short for a path, because peers reported spurious retransmissions.", "seconds")
 	adaptedPaths = gauge("adapted_paths", "Paths in memory whose new connections get a value of the field that was computed from the path's metrics.", "field")
 	policerPaths = gauge("policer_paths", "Paths in memory on which a policer is suspected, or found, by state.", "state")
-	firstPackets = counter("initial_window_packets_total", "Packets of raised windows, initial ones and those that jumped after a round trip, by fate (arrived, lost).", "fate")
+	firstPackets = counter("initial_window_packets_total", "Packets of windows that were raised by what their path has shown, initial ones and those that jumped after a round trip, by fate (arrived, lost). Windows that a rule sets do not count.", "fate")
 	firstHalved  = counter("initial_windows_halved_total", "How often the windows of a path were halved because packets of raised ones were lost.")
 	armState     = gauge("arm_state", "1 for the state (active, retired, missing) that a congestion control is in.", "cc", "state")
 	armsRetired  = counter("path_arms_retired_total", "How often a guard retired a congestion control on a path because it did harm, left a path or rule to the default, or stopped the switching of running connections, by reason (reward-collapse, goodput-collapse, retransmit-storm, worse-than-default, marks-lost, switched-worse).", "reason")

@@ -44,41 +44,67 @@ const (
 	endWindow = 1000
 )
 
-// FirstWindow returns how many packets of raised windows a connection sent, and how many of them were lost; 0 if
-// its window was not raised, or an earlier sample had them.
-func FirstWindow(s *tcp.Sample) (sent, lost uint32) {
-	if s.Has(tcp.FlagLater) {
-		return 0, 0
-	}
-	sent = min(uint32(s.InitCwnd)+uint32(s.ResumeCwnd), sentOnce(s))
-	return sent, min(uint32(s.InitLost), sent)
+// raisedWindows are those of a connection that are greater than the kernel's.
+type raisedWindows struct {
+	most       uint16 // packets; the greater one
+	sent, lost uint32 // packets of both; 0 if an earlier sample had them
 }
+
+func raisedOf(s *tcp.Sample) raisedWindows {
+	w := raisedWindows{most: max(s.InitCwnd, s.ResumeCwnd)}
+	if !s.Has(tcp.FlagLater) {
+		w.sent = min(uint32(s.InitCwnd)+uint32(s.ResumeCwnd), sentOnce(s))
+		w.lost = min(uint32(s.InitLost), w.sent)
+	}
+	return w
+}
+
+// raisedBy leaves out a jump to a window that the rule sets (resume_cwnd): it says nothing of windows that are computed from the
+// path's metrics. Until the jump, the connection has lost nothing (path_confirmed in bpf/sockops/resume.bpf.h).
+func (r *Rule) raisedBy(s *tcp.Sample) raisedWindows {
+	if _, set := r.Set.Get(tcp.ResumeCwnd); !set || s.ResumeCwnd == 0 {
+		return raisedOf(s)
+	}
+	initial := *s
+	initial.ResumeCwnd, initial.InitLost = 0, 0
+	return raisedOf(&initial)
+}
+
+// FirstWindow returns how many packets of windows that were computed from the path's metrics a connection sent, and how many of
+// them were lost; 0 if it has no such window, or an earlier sample had them.
+func (r *Rule) FirstWindow(s *tcp.Sample) (sent, lost uint32) {
+	w := r.raisedBy(s)
+	return w.sent, w.lost
+}
+
+// Raised reports whether a window of a connection was computed from the path's metrics.
+func (r *Rule) Raised(s *tcp.Sample) bool { return r.raisedBy(s).most != 0 }
 
 // sentOnce is the number of packets that were sent, each counted once.
 func sentOnce(s *tcp.Sample) uint32 { return s.DataSegsOut - min(s.Retrans, s.DataSegsOut) }
 
-// Observe updates the bound by a sample. It reports whether windows were halved.
-func (f *FirstWindows) Observe(s *tcp.Sample) (halved bool) {
+// Observe updates the bound by a sample of a rule's connection. It reports whether windows were halved.
+func (f *FirstWindows) Observe(r *Rule, s *tcp.Sample) (halved bool) {
 	if f.ChangedAt-s.At > int64(clockSlack) { // the clock was set back
 		f.ChangedAt, f.CutAt = s.At, s.At
 	}
 	once := sentOnce(s)
-	sent, lost := FirstWindow(s)
-	f.OtherSent += float32(once-sent) - f.OtherSent/otherMemory
-	f.OtherLost += float32(min(s.Lost-min(lost, s.Lost), once-sent)) - f.OtherLost/otherMemory
-	if sent <= kernelWindow {
+	all, w := raisedOf(s), r.raisedBy(s)
+	f.OtherSent += float32(once-all.sent) - f.OtherSent/otherMemory
+	f.OtherLost += float32(min(s.Lost-min(all.lost, s.Lost), once-all.sent)) - f.OtherLost/otherMemory
+	if w.sent <= kernelWindow {
 		return false // not more than without tcpilot
 	}
-	f.Sent += float32(sent) - f.Sent/firstWindowMemory
-	f.Lost += float32(lost) - f.Lost/firstWindowMemory
+	f.Sent += float32(w.sent) - f.Sent/firstWindowMemory
+	f.Lost += float32(w.lost) - f.Lost/firstWindowMemory
 	begun := s.At - int64(s.Duration)
 	switch {
-	case lost > 0 && f.Lost > (lossyWindow+f.usualLoss())*(f.Sent+firstWindowPrior):
+	case w.lost > 0 && f.Lost > (lossyWindow+f.usualLoss())*(f.Sent+firstWindowPrior):
 		if begun >= f.CutAt { // otherwise it had the window that was cut
-			f.halve(s)
+			f.halve(s.At, w.most)
 			return true
 		}
-	case lost == 0 && f.Most != 0 && sent >= uint32(f.Most) && max(s.InitCwnd, s.ResumeCwnd) >= f.Most && begun >= f.ChangedAt && s.At-f.ChangedAt >= int64(growthPause):
+	case w.lost == 0 && f.Most != 0 && w.sent >= uint32(f.Most) && w.most >= f.Most && begun >= f.ChangedAt && s.At-f.ChangedAt >= int64(growthPause):
 		f.ChangedAt = s.At
 		if f.Most = max(smallWindow, f.Most+max(1, f.Most/windowGrowth)); f.Most >= endWindow {
 			f.Most = 0
@@ -87,9 +113,10 @@ func (f *FirstWindows) Observe(s *tcp.Sample) (halved bool) {
 	return false
 }
 
-func (f *FirstWindows) halve(s *tcp.Sample) {
-	most := max(kernelWindow, min(f.bound(s.At), max(s.InitCwnd, s.ResumeCwnd))/2)
-	*f = FirstWindows{OtherSent: f.OtherSent, OtherLost: f.OtherLost, Most: most, ChangedAt: s.At, CutAt: s.At, CutLoss: min(1, f.Lost/max(1, f.Sent)), LoggedAt: f.LoggedAt}
+// halve halves the bound at a time in Unix ns, or the window that lost packets, if that is smaller.
+func (f *FirstWindows) halve(at int64, window uint16) {
+	most := max(kernelWindow, min(f.bound(at), window)/2)
+	*f = FirstWindows{OtherSent: f.OtherSent, OtherLost: f.OtherLost, Most: most, ChangedAt: at, CutAt: at, CutLoss: min(1, f.Lost/max(1, f.Sent)), LoggedAt: f.LoggedAt}
 }
 
 // usualLoss is the share of packets that the path loses outside raised windows.

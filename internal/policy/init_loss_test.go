@@ -18,7 +18,7 @@ type transfers struct {
 // and lost some of these.
 func (x *transfers) add(window uint16, n, lost uint32) {
 	x.now += int64(100 * time.Millisecond)
-	x.f.Observe(&tcp.Sample{
+	x.f.Observe(new(Rule), &tcp.Sample{
 		At: x.now, Duration: 100 * time.Millisecond, InitCwnd: window, InitLost: uint16(lost),
 		DataSegsOut: n + lost, Retrans: lost, Lost: lost,
 	})
@@ -53,7 +53,7 @@ func TestFirstWindowsOfAJump(t *testing.T) {
 	x := transfers{now: adaptNow}
 	jump := func(to uint16, lost uint32) {
 		x.now += int64(100 * time.Millisecond)
-		x.f.Observe(&tcp.Sample{At: x.now, Duration: 100 * time.Millisecond, InitCwnd: 64, ResumeCwnd: to, InitLost: uint16(lost),
+		x.f.Observe(new(Rule), &tcp.Sample{At: x.now, Duration: 100 * time.Millisecond, InitCwnd: 64, ResumeCwnd: to, InitLost: uint16(lost),
 			DataSegsOut: 2000 + lost, Retrans: lost, Lost: lost})
 	}
 	jump(800, 0)
@@ -71,8 +71,33 @@ func TestFirstWindowsOfAJump(t *testing.T) {
 		t.Errorf("the initial window is bounded by %d", initial)
 	}
 	later := &tcp.Sample{At: x.now, ResumeCwnd: 300, InitLost: 200, DataSegsOut: 400, Lost: 200, Retrans: 200, Flags: tcp.FlagLater}
-	if sent, lost := FirstWindow(later); sent != 0 || lost != 0 {
+	if sent, lost := new(Rule).FirstWindow(later); sent != 0 || lost != 0 {
 		t.Errorf("an interval that is not the first has %d, %d", sent, lost)
+	}
+}
+
+// A window that the rule sets is its author's: what such jumps lose neither counts nor bounds the initial windows, nor is it what the
+// path loses anyway.
+func TestFirstWindowsOfAJumpThatIsSet(t *testing.T) {
+	x, r := transfers{now: adaptNow}, new(Rule)
+	r.Set.Set(tcp.ResumeCwnd, 800)
+	x.add(64, 700, 30) // halved to 32
+	before := x.f
+	for range 20 {
+		x.now += int64(100 * time.Millisecond)
+		s := &tcp.Sample{At: x.now, Duration: 100 * time.Millisecond, InitCwnd: 32, ResumeCwnd: 800, InitLost: 400, DataSegsOut: 2400, Retrans: 400, Lost: 400}
+		if sent, lost := r.FirstWindow(s); sent != 32 || lost != 0 || !r.Raised(s) {
+			t.Fatalf("of the initial window: %d packets, %d lost", sent, lost)
+		}
+		x.f.Observe(r, s)
+		s.InitCwnd = 0
+		if sent, lost := r.FirstWindow(s); sent != 0 || lost != 0 || r.Raised(s) {
+			t.Fatalf("without one: %d packets, %d lost", sent, lost)
+		}
+		x.f.Observe(r, s)
+	}
+	if got := x.f.bound(x.now); got <= before.Most || got > 40 || x.f.OtherLost != 0 {
+		t.Errorf("the bound was %d, is %d, other losses %g", before.Most, got, x.f.OtherLost)
 	}
 }
 
@@ -102,7 +127,7 @@ func TestFirstWindowsIgnoreEarlierConnections(t *testing.T) {
 		t.Fatalf("three lossy windows: at most %d, want none", got)
 	}
 	old := &tcp.Sample{At: x.now + 1, Duration: time.Minute, InitCwnd: 64, InitLost: 30, DataSegsOut: 730, Retrans: 30, Lost: 30}
-	x.f.Observe(old)
+	x.f.Observe(new(Rule), old)
 	if got := x.f.bound(x.now); got != 0 {
 		t.Errorf("an earlier connection ends the pause: at most %d", got)
 	}
@@ -111,7 +136,7 @@ func TestFirstWindowsIgnoreEarlierConnections(t *testing.T) {
 	if got := x.f.bound(x.now); got < smallWindow {
 		t.Errorf("a good window after the pause: at most %d", got)
 	}
-	x.f.Observe(old)
+	x.f.Observe(new(Rule), old)
 	if got := x.f.bound(x.now); got < smallWindow {
 		t.Errorf("an earlier connection cuts after the window grew: at most %d", got)
 	}
@@ -130,12 +155,12 @@ func TestFirstWindowsOfALossyPath(t *testing.T) {
 	x := transfers{now: adaptNow}
 	for range 100 { // 5 % of all packets
 		x.now += 1e9
-		x.f.Observe(&tcp.Sample{At: x.now, Duration: 1e9, InitCwnd: 60, InitLost: 3, DataSegsOut: 1050, Retrans: 50, Lost: 50})
+		x.f.Observe(new(Rule), &tcp.Sample{At: x.now, Duration: 1e9, InitCwnd: 60, InitLost: 3, DataSegsOut: 1050, Retrans: 50, Lost: 50})
 	}
 	if got := x.f.bound(x.now); got != endWindow {
 		t.Errorf("at most %d, want no bound", got)
 	}
-	x.f.Observe(&tcp.Sample{At: x.now, DataSegsOut: 100, Lost: 90, InitLost: 5}) // of a window that was not raised
+	x.f.Observe(new(Rule), &tcp.Sample{At: x.now, DataSegsOut: 100, Lost: 90, InitLost: 5}) // of a window that was not raised
 	if got := x.f.bound(x.now); got != endWindow {
 		t.Errorf("a connection with the kernel's window: at most %d", got)
 	}
