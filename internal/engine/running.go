@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"slices"
@@ -42,24 +43,57 @@ type runningConn struct {
 	sent, again    float64 // data packets
 }
 
-// StoredSwitching is what is kept of running across restarts: that the running connections of a path keep their arms.
+// StoredSwitching is what is kept of running across restarts.
 type StoredSwitching struct {
-	To                  tcp.CC `json:"to"` // the arm that did harm
-	StoredLeftToDefault        // when they keep theirs, and why
+	To                  tcp.CC `json:"to"` // the arm that running connections get, or got
+	StoredLeftToDefault        // when they keep theirs because it did harm, and why
+	// The comparison; absent in records of earlier versions.
+	Begun    int64           `json:"begun_ns,omitempty"`  // Unix ns: of the first sample
+	Latest   int64           `json:"latest_ns,omitempty"` // Unix ns: of the latest one
+	Switched []StoredRunning `json:"switched,omitempty"`
+	Kept     []StoredRunning `json:"kept,omitempty"`
+}
+
+// StoredRunning is one connection of the comparison. It has no cookie: its later samples, if there are any, are of rules that are not in
+// force any more.
+type StoredRunning struct {
+	Reward  float64 `json:"reward"`
+	Weight  float64 `json:"weight"`
+	Bytes   float64 `json:"bytes"`
+	Seconds float64 `json:"seconds"`
+	Sent    float64 `json:"sent_packets"`
+	Again   float64 `json:"retransmitted_packets"`
 }
 
 func (r *running) stored() *StoredSwitching {
-	if r == nil || r.stopped == (StoredLeftToDefault{}) {
+	if r == nil || r.stopped == (StoredLeftToDefault{}) && len(r.switched)+len(r.kept) == 0 {
 		return nil
 	}
-	return &StoredSwitching{r.to, r.stopped}
+	return &StoredSwitching{r.to, r.stopped, r.since, r.latest, storedRunning(r.switched), storedRunning(r.kept)}
+}
+
+func storedRunning(group []runningConn) (out []StoredRunning) {
+	for _, c := range group {
+		if c.weight > 0 {
+			out = append(out, StoredRunning{c.reward, c.weight, c.bytes, c.seconds, c.sent, c.again})
+		}
+	}
+	return out
 }
 
 func (s *StoredSwitching) restored() *running {
 	if s == nil {
 		return nil
 	}
-	return &running{to: s.To, since: s.Since, latest: s.Since, stopped: s.StoredLeftToDefault}
+	return &running{to: s.To, since: cmp.Or(s.Begun, s.Since), latest: cmp.Or(s.Latest, s.Since), stopped: s.StoredLeftToDefault,
+		switched: restoredRunning(s.Switched), kept: restoredRunning(s.Kept)}
+}
+
+func restoredRunning(group []StoredRunning) (out []runningConn) {
+	for _, c := range group[:min(len(group), mostRunning)] {
+		out = append(out, runningConn{reward: c.Reward, weight: c.Weight, bytes: c.Bytes, seconds: c.Seconds, sent: c.Sent, again: c.Again})
+	}
+	return out
 }
 
 // keepsArm reports whether a connection keeps its arm: keeps_arm in bpf/sockops/switch.bpf.h.
@@ -92,6 +126,7 @@ func (e *Engine) compareRunning(leaf *node, s *tcp.Sample) {
 		return
 	}
 	if c := connOf(group, s.Cookie); c != nil && c.add(n, s) {
+		e.saves.add(n)
 		if g := r.gain(); g.Worse() {
 			e.stopSwitching(n, g, s.At)
 		}
@@ -115,7 +150,7 @@ func (c *runningConn) add(n *node, s *tcp.Sample) bool {
 	same := *s
 	same.Flags &^= tcp.FlagCCChanged // all of the sample is after the switch
 	out, why := learn.Reward(n.rule.rule.Learn.Objective, &same, n.belief.MinRTT)
-	if why != learn.Scored || !(out.Weight > 0) {
+	if why != learn.Scored || !(out.Weight > 0) || math.IsInf(out.Reward, 0) || math.IsNaN(out.Reward) {
 		return false
 	}
 	c.weight += out.Weight

@@ -3,6 +3,7 @@ package engine
 import (
 	"log/slog"
 	"math"
+	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -176,5 +177,68 @@ func TestSwitchesThatDoHarmStop(t *testing.T) {
 	worse(6)
 	if s := w.path("10.0.0.0/24").Switched.Stopped; s == nil || s.Until.Sub(s.Since) != 2*first {
 		t.Errorf("the second time %+v, the first one lasted %v", s, first)
+	}
+}
+
+// A restart of the daemon does not begin the comparison anew: what connections before it have shown counts together with those after it.
+func TestComparisonOfRunningConnectionsIsStored(t *testing.T) {
+	w := newSwitching(t, nil)
+	observe := func(w *world, first, kept int) {
+		t.Helper()
+		for range 4 {
+			w.interval(cookies(first+10, false)[first:], bbr, 0.5, changed)
+			w.interval(cookies(first+kept, true)[first:], cubic, 4)
+			w.now += 5 * second
+		}
+	}
+	observe(w, 0, 4)
+	before := w.path("10.0.0.0/24").Switched
+	if before == nil || before.Kept.Connections != 4 || before.Stopped != nil {
+		t.Fatalf("%+v", before)
+	}
+	kept, _ := memories(t, w.e, nil)
+	for _, c := range []struct {
+		name  string
+		pause time.Duration
+		rule  func(*policy.Rule)
+		stops bool
+	}{
+		{"restart", 0, nil, true},
+		{"after more than ten minutes", 11 * time.Minute, nil, false},
+		{"another rule", 0, func(r *policy.Rule) { r.Set.Set(tcp.InitCwnd, 20) }, false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			rule := *w.e.rules.states[0].rule
+			if c.rule != nil {
+				c.rule(&rule)
+			}
+			v := newWorld(t, nil)
+			v.e.SetOffered(offer(cubic, bbr), cubic)
+			v.now = w.now + int64(c.pause)
+			err := v.e.Start([]policy.Rule{rule}, policy.Resolver{}, func(keep func(StoredPath) bool) error {
+				for _, m := range kept {
+					keep(m)
+				}
+				return nil
+			}, v.now)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := v.path("10.0.0.0/24").Switched; c.rule == nil && (got == nil || !reflect.DeepEqual(*got, *before)) {
+				t.Fatalf("restored %+v, want %+v", got, before)
+			}
+			for range 50 {
+				if !v.switches() {
+					v.run(1, ip("10.0.0.1"), goods{cubic: 4, bbr: 100})
+				}
+			}
+			if !v.switches() {
+				t.Fatal("the path does not switch connections")
+			}
+			observe(v, 40, 4)
+			if got := v.path("10.0.0.0/24").Switched; got == nil || got.Stopped != nil != c.stops {
+				t.Errorf("%+v", got)
+			}
+		})
 	}
 }
