@@ -65,6 +65,7 @@ type Engine struct {
 
 	rules    ruleSet
 	rollouts rollouts
+	absent   absent
 	arms     armStates
 	baseline baseline
 	yields   yields
@@ -116,6 +117,7 @@ func New(opt Options) *Engine {
 		opt: opt, log: opt.Log,
 		rules:    ruleSet{byClass: map[uint32]*ruleState{}, lastClass: max(opt.FirstClass, 1) - 1},
 		rollouts: rollouts{changed: map[string]override{}},
+		absent:   absent{},
 		arms:     newArmStates(),
 		yields:   yields{bySysctl: map[string]Yield{}},
 		nodes:    map[key]*node{},

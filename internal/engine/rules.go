@@ -75,6 +75,9 @@ func (e *Engine) prepare(rules []policy.Rule, found names, now int64) (*plan, er
 		return nil, err
 	}
 	e.makeRoots(p)
+	for _, rs := range p.states {
+		e.comesBack(rs)
+	}
 	e.rules.register(p)
 	for _, n := range p.made {
 		if en, write := e.decide(n, now); write {
@@ -118,6 +121,9 @@ func (e *Engine) putIntoForce(p *plan, keepRollouts bool) {
 	e.totals.Writes += uint64(len(p.rows))
 	e.install(p)
 	for _, rs := range e.rules.states {
+		delete(e.absent, rs.rule.Name)
+	}
+	for _, rs := range e.rules.states {
 		_, changed := e.rollouts.of(rs.rule)
 		switch {
 		case rs.treatmentChanged:
@@ -129,6 +135,7 @@ func (e *Engine) putIntoForce(p *plan, keepRollouts bool) {
 	}
 	if !keepRollouts {
 		e.endOverrides()
+		e.absent.configure(&e.rules)
 	}
 	e.markAll()
 }
@@ -305,6 +312,9 @@ func (e *Engine) install(p *plan) {
 	e.cache.byUse.each(adopt)
 	for _, rs := range before {
 		if rs.root != nil {
+			if e.rules.byClass[rs.root.key.class] == nil {
+				e.absent.keep(e.stored(rs.root))
+			}
 			adopt(rs.root)
 		}
 	}

@@ -120,8 +120,14 @@ func (e *Engine) Saved(at time.Time, err error) {
 func (e *Engine) restore(m StoredPath) bool {
 	rs := e.rules.named(m.Rule)
 	if rs == nil {
+		e.absent.keep(m)
 		return false
 	}
+	return e.restoreRule(rs, m)
+}
+
+// restoreRule is restore for a rule that is in force, or will be.
+func (e *Engine) restoreRule(rs *ruleState, m StoredPath) bool {
 	taken := e.rollouts.restore(rs, m.RolledBack)
 	switch l := rs.rule.Learn; {
 	case l == nil: // there are only the comparisons of the rule as a whole

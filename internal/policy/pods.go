@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 
 	"github.com/tcpilot/tcpilot/internal/class"
 	"github.com/tcpilot/tcpilot/internal/pod"
@@ -63,6 +64,12 @@ func WithPodControls(rules []Rule, ccs []tcp.CC) ([]Rule, error) {
 		return nil, fmt.Errorf("%d rules and %d congestion controls that pods ask for make %d rules, at most %d fit", len(rules), len(ccs), len(out), class.MaxRules)
 	}
 	return out, nil
+}
+
+// VariantOf returns the rule that a rule is a variant of, by its name; empty if it is one for connections that match no rule.
+func VariantOf(name string) (rule string, is bool) {
+	rule, _, is = strings.Cut(name, "@")
+	return rule, is
 }
 
 func variant(r *Rule, m *pod.Match, cc tcp.CC) Rule {
