@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/tcpilot/tcpilot/internal/engine"
+	"github.com/tcpilot/tcpilot/internal/policy"
 	"github.com/tcpilot/tcpilot/internal/store"
 )
 
@@ -54,7 +55,25 @@ func (d *Daemon) saveBeliefs(ctx context.Context) error {
 	}
 }
 
+// keptWithoutRule is for how long after its latest use a record is kept whose rule is not in force any more. The rule may come back: after a
+// mistake in the configuration, or with a release that was taken back. After 30 days, nothing is left of beliefs (learning.half_life is hours).
+const keptWithoutRule = 30 * 24 * time.Hour
+
+// expired says which records are not to be kept any more. Variants for pods come back with the pods, and are kept with their rules.
+func expired(inForce []policy.Rule, now time.Time) func(rule string, last int64) bool {
+	names := map[string]bool{"": true} // variants for connections without a rule
+	for i := range inForce {
+		names[inForce[i].Name] = true
+	}
+	oldest := now.Add(-keptWithoutRule).UnixNano()
+	return func(rule string, last int64) bool {
+		of, _ := policy.VariantOf(rule)
+		return !names[of] && last < oldest
+	}
+}
+
 func (d *Daemon) save() {
+	d.store.Expire(expired(d.engine.Rules(), time.Now()))
 	for more := true; more; {
 		var changed []engine.StoredPath
 		var forgotten []engine.PathID

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"errors"
 	"fmt"
 	"testing"
 	"time"
@@ -106,5 +107,45 @@ func TestAbsentVariantsAreBounded(t *testing.T) {
 	a.keep(StoredPath{PathID: PathID{Rule: fmt.Sprintf("web@%d", 3*mostAbsent-1)}})
 	if len(a) != mostAbsent-1 {
 		t.Errorf("%d are kept", len(a))
+	}
+}
+
+// What is known of a rule as a whole is stored once more when the rule is removed: it ages from then on. If the rule comes back before the
+// next save, the later record is that of the new rule.
+func TestRecordOfARemovedRule(t *testing.T) {
+	rule, other := policy.Rule{Name: "fixed", CC: bbr, Rollout: 0.5}, learnRule("other")
+	w := newWorld(t, nil, rule, other)
+	if kept, _ := memories(t, w.e, nil); len(kept) != 0 {
+		t.Fatalf("%+v", kept)
+	}
+	if err := rollBack(w, "fixed", "harm"); err != nil {
+		t.Fatal(err)
+	}
+	w.now += 3600 * second
+	load := func(rules ...policy.Rule) {
+		t.Helper()
+		if err := w.e.SetRules(rules, policy.Resolver{}, w.now); err != nil {
+			t.Fatal(err)
+		}
+	}
+	load(other)
+	memories(t, w.e, errors.New("disk full"))
+	kept, _ := memories(t, w.e, nil)
+	if len(kept) != 1 || kept[0].Rule != "fixed" || kept[0].RolledBack == nil || kept[0].LastUsed != w.now {
+		t.Errorf("%+v", kept)
+	}
+	if kept, _ := memories(t, w.e, nil); len(kept) != 0 {
+		t.Errorf("stored again: %+v", kept)
+	}
+	load(rule, other)
+	w.run(300, guardedHost, lossy)
+	load(other)
+	load(rule, other)
+	if err := rollBack(w, "fixed", "more harm"); err != nil {
+		t.Fatal(err)
+	}
+	kept, _ = memories(t, w.e, nil)
+	if n := len(kept); n < 2 || kept[n-1].Rule != "fixed" || kept[n-1].RolledBack == nil || kept[n-1].RolledBack.Why != "more harm" || kept[0].RolledBack != nil {
+		t.Errorf("%d records: %+v", n, kept)
 	}
 }

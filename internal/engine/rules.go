@@ -55,7 +55,7 @@ func (e *Engine) begin(rules []policy.Rule, found names, load func(keep func(Sto
 	}
 	e.makeRoots(p)
 	p.made = nil // settle writes them, as it does every other node
-	e.install(p)
+	e.install(p, now)
 	if load != nil {
 		if err := load(e.restore); err != nil {
 			return nil, err
@@ -115,11 +115,11 @@ func (e *Engine) abandon(p *plan) {
 	}
 }
 
-func (e *Engine) putIntoForce(p *plan, keepRollouts bool) {
+func (e *Engine) putIntoForce(p *plan, keepRollouts bool, now int64) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.totals.Writes += uint64(len(p.rows))
-	e.install(p)
+	e.install(p, now)
 	for _, rs := range e.rules.states {
 		delete(e.absent, rs.rule.Name)
 	}
@@ -291,7 +291,7 @@ func (r *ruleSet) classify(c *class.Conn) *ruleState {
 }
 
 // install is called when the rules of p are in force.
-func (e *Engine) install(p *plan) {
+func (e *Engine) install(p *plan, now int64) {
 	before := e.rules.install(p)
 	for _, n := range p.made {
 		if e.nodes[n.key] != n {
@@ -313,7 +313,10 @@ func (e *Engine) install(p *plan) {
 	for _, rs := range before {
 		if rs.root != nil {
 			if e.rules.byClass[rs.root.key.class] == nil {
-				e.absent.keep(e.stored(rs.root))
+				m := e.stored(rs.root)
+				m.LastUsed = now
+				e.absent.keep(m)
+				e.saves.leave(rs.root, m)
 			}
 			adopt(rs.root)
 		}

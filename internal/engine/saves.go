@@ -6,9 +6,12 @@ import "slices"
 type saves struct {
 	changed   []*node  // nodes whose record in the store is old or missing
 	forgotten []PathID // to be deleted from the store
+	// left is what is known of rules as a whole that are not in force any more: their records age from now on.
+	left []StoredPath
 	// What take returned, until confirm or putBack.
 	saving     []*node
 	forgetting []PathID
+	leaving    []StoredPath
 }
 
 // add notes that the store does not have what is known of a node.
@@ -26,11 +29,19 @@ func (sv *saves) forget(n *node) {
 	}
 }
 
+// leave notes that a rule is not in force any more. Its root is n.
+func (sv *saves) leave(n *node, m StoredPath) {
+	if n.stored || n.changed {
+		sv.left = append(sv.left, m)
+	}
+}
+
 // take returns at most limit nodes, and all paths to delete; more says that there are more nodes. It
 // is followed by confirm or putBack; otherwise the next take returns the same again.
 func (sv *saves) take(limit int) (nodes []*node, forgotten []PathID, more bool) {
 	sv.putBack()
 	sv.forgetting, sv.forgotten = sv.forgotten, nil
+	sv.leaving, sv.left = sv.left, nil
 	for len(sv.changed) > 0 && len(sv.saving) < limit {
 		n := sv.changed[0]
 		sv.changed = sv.changed[1:]
@@ -53,7 +64,7 @@ func (sv *saves) confirm() {
 			sv.forget(n)
 		}
 	}
-	sv.saving, sv.forgetting = nil, nil
+	sv.saving, sv.forgetting, sv.leaving = nil, nil, nil
 }
 
 // putBack returns what was not confirmed to the lists of changes.
@@ -62,7 +73,8 @@ func (sv *saves) putBack() {
 		sv.add(n)
 	}
 	sv.forgotten = append(sv.forgetting, sv.forgotten...)
-	sv.saving, sv.forgetting = nil, nil
+	sv.left = append(sv.leaving, sv.left...)
+	sv.saving, sv.forgetting, sv.leaving = nil, nil, nil
 }
 
 // dropGone removes dropped nodes.

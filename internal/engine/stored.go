@@ -89,12 +89,13 @@ func (e *Engine) stored(n *node) StoredPath {
 
 // Unsaved returns at most limit beliefs that changed, and the paths to delete from the
 // store; more says that there are more changes. A path may be in both lists, if it was
-// dropped and created again. The caller reports the result by Saved before it calls Unsaved
+// dropped and created again, and twice among the beliefs, if its rule was gone for a moment: the later one is in force. The caller reports the result by Saved before it calls Unsaved
 // again.
 func (e *Engine) Unsaved(limit int) (changed []StoredPath, forgotten []PathID, more bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	nodes, forgotten, more := e.saves.take(limit)
+	changed = append(changed, e.saves.leaving...)
 	for _, n := range nodes {
 		changed = append(changed, e.stored(n))
 	}

@@ -62,7 +62,7 @@ func (e *Engine) setRules(rules []policy.Rule, r policy.Resolver, now int64, kee
 		e.abandon(p)
 		return err
 	}
-	e.putIntoForce(p, keepRollouts)
+	e.putIntoForce(p, keepRollouts, now)
 	_ = e.settle(now, true) // counted, logged, and tried again
 	return nil
 }

@@ -56,12 +56,15 @@ func parseKey(b []byte) (Key, error) {
 		return Key{}, errKey
 	}
 	end := 9 + int(b[8])
-	k := Key{Scope: binary.BigEndian.Uint64(b), Rule: string(b[end:])}
+	k := Key{Scope: binary.BigEndian.Uint64(b), Rule: ruleOf(b)}
 	if err := k.Prefix.UnmarshalBinary(b[9:end]); err != nil || !k.Prefix.IsValid() {
 		return Key{}, errKey
 	}
 	return k, nil
 }
+
+// ruleOf is the rule of a key.
+func ruleOf(key []byte) string { return string(key[9+int(key[8]):]) }
 
 // isScoped reports whether a key is of a single network namespace.
 func isScoped(key []byte) bool { return binary.BigEndian.Uint64(key) != 0 }

@@ -24,6 +24,7 @@ type Store struct {
 	limit  int
 	// rebooted: records of single network namespaces in the file are of an earlier boot.
 	rebooted bool
+	expired  func(rule string, last int64) bool
 }
 
 var errClosed = errors.New("store is closed")
@@ -34,6 +35,13 @@ func (s *Store) Keep(n int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.limit = max(s.limit, n)
+}
+
+// Expire has Save drop records that have expired, except those that it changes. last is the latest use, Unix ns.
+func (s *Store) Expire(expired func(rule string, last int64) bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.expired = expired
 }
 
 // Load calls f for every record; f may keep it. An error of f ends the loading and is
@@ -136,7 +144,7 @@ func encode(changed []Record, deleted []Key) (edits, error) {
 // edited calls f for every record that the file has after the edits.
 func (s *Store) edited(changes edits, f func(entry) error) error {
 	err := s.each(func(e entry) error {
-		if _, is := changes[string(e.key)]; is {
+		if _, is := changes[string(e.key)]; is || s.expired != nil && s.expired(ruleOf(e.key), e.last) {
 			return nil
 		}
 		return f(e)

@@ -311,3 +311,16 @@ func BenchmarkOpen(b *testing.B) {
 		s.Close()
 	}
 }
+
+// Records that have expired are dropped by the next save, except those that it changes.
+func TestExpire(t *testing.T) {
+	s := openNew(t, filepath.Join(t.TempDir(), "beliefs.db"))
+	all := records(20, 10)
+	all[3].Rule, all[15].Rule = "gone", "gone"
+	save(t, s, all)
+	s.Expire(func(rule string, last int64) bool { return rule == "gone" || last < 8 })
+	wantRecords(t, s, all)
+	save(t, s, []Record{all[2]})
+	want := append([]Record{all[2]}, all[8:15]...)
+	wantRecords(t, s, append(want, all[16:]...))
+}
