@@ -278,7 +278,7 @@ struct track {
 	__u8 peer_delack_max_ms; /* the longest delay of ACKs, as the peer option told; 0: none */
 	__u8 peer_receive_log2;	/* binary logarithm of the bytes that the peer can receive at a time; 0: unknown */
 	__u8 told_ms;		/* the longest delay of this side's ACKs, as the peer is told; 0: it is told nothing */
-	__u8 peer_flags;	/* enum peer_flags (track.bpf.h) */
+	__u8 more_flags;	/* enum more_flags (track.bpf.h) */
 	__u32 notsent_lowat;	/* the value that tcpilot gave the socket; 0: none */
 	__u16 stands_for;	/* connections, itself included, if that was drawn at its beginning; else 0 */
 	__u16 looked_at;	/* jiffies, modulo 2^16; when it looked for a better congestion control, or began; 0: its rule switches none */
@@ -320,7 +320,7 @@ enum sample_flags {		/* tcp.Flags */
 	F_RCVBUF_MAX = 1 << 11,	/* its receive buffer has grown to the maximum of tcp_rmem */
 	F_SNDBUF_MAX = 1 << 12,	/* its send buffer has grown to the maximum of tcp_wmem */
 	F_LATER = 1 << 13,	/* not the first sample of the connection: a delta */
-	F_PEER_SENT = 1 << 14,	/* PEER_SENT of enum peer_flags */
+	F_PEER_SENT = 1 << 14,	/* PEER_SENT of enum more_flags */
 	F_PEER_RESENT = 1 << 15, /* PEER_RESENT */
 	F_SAMPLE = F_MASK | F_RCVBUF_MAX | F_SNDBUF_MAX | F_LATER | F_PEER_SENT | F_PEER_RESENT,
 };

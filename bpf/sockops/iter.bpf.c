@@ -318,16 +318,12 @@ int tcpilot_join(struct bpf_iter__tcp *ctx)
  * again: under newer rules, the connection may have another class, or be left alone. */
 static __always_inline __u32 lowat_now(struct tcp_sock *tp, const struct track *t, const struct runtime_config *cfg)
 {
-	__u64 netns = tcp_sk_sock(tp)->__sk_common.skc_net.net->net_cookie, *owned = NULL;
 	const struct class_entry *cls = class_now(tp, cfg->bank & 1, t->flags);
 	const struct path_policy *p;
 	__u32 *own;
 
-	if (!cls || (cls->flags & CLASS_LEAVE))
-		return 0;
-	if ((cfg->yield & NOTSENT_LOWAT_BIT) && !(cls->flags & CLASS_NAMED))
-		owned = bpf_map_lookup_elem(&netns_yields, &netns);
-	if (owned && (*owned & NOTSENT_LOWAT_BIT))
+	if (!cls || (cls->flags & CLASS_LEAVE) ||
+	    (owned_by_netns(tp, cfg, cls->flags & CLASS_NAMED) & NOTSENT_LOWAT_BIT))
 		return 0;
 	p = conn_policy(tp, cls->id, bpf_ktime_get_ns());
 	if (!p || p->hold_out >= 1 << 16 || !(p->set & NOTSENT_LOWAT_BIT))

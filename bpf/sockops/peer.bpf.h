@@ -179,16 +179,16 @@ __noinline int peer_reserve(struct bpf_sock_ops *skops)
 	t = recall(skops, tp);
 	if (!tp || !t || !t->told_ms)
 		return 0;
-	t->peer_flags &= ~PEER_RESERVED;
+	t->more_flags &= ~PEER_RESERVED;
 	if (tp->total_retrans) {
-		if ((t->peer_flags & PEER_SENT) && !(t->peer_flags & PEER_RESENT)) {
-			t->peer_flags |= PEER_RESENT;
+		if ((t->more_flags & PEER_SENT) && !(t->more_flags & PEER_RESENT)) {
+			t->more_flags |= PEER_RESENT;
 			count(COUNT_PEER_RESENT);
 		}
 		return 0;
 	}
 	if (!bpf_reserve_hdr_opt(skops, sizeof(struct peer_option), 0))
-		t->peer_flags |= PEER_RESERVED;
+		t->more_flags |= PEER_RESERVED;
 	return 0;
 }
 
@@ -200,7 +200,7 @@ static __always_inline void peer_host_answered(const struct track *t, const __u3
 
 	if (was)
 		h = *was;
-	if (t->peer_delack_max_ms || !(t->peer_flags & PEER_RESENT)) {
+	if (t->peer_delack_max_ms || !(t->more_flags & PEER_RESENT)) {
 		if (h.answered_ns && now - h.answered_ns < PEER_HOUR_NS)
 			return;
 		h.answered_ns = now;
@@ -220,7 +220,7 @@ __noinline int peer_answered(struct bpf_sock_ops *skops)
 	if (!t)
 		return 0;
 	peer_clear_flag(skops);
-	if (!(t->peer_flags & PEER_SENT))
+	if (!(t->more_flags & PEER_SENT))
 		return 0;
 	peer = peer_load(skops, 0);
 	if (peer.delack_max_ms)
@@ -307,8 +307,8 @@ __noinline int peer_write(struct bpf_sock_ops *skops)
 		struct tcp_sock *tp = skops_tcp(skops);
 
 		t = recall(skops, tp);
-		if (tp && t && (t->peer_flags & PEER_RESERVED) && peer_store(skops, t->told_ms, receive_log2(tp)))
-			t->peer_flags |= PEER_SENT;
+		if (tp && t && (t->more_flags & PEER_RESERVED) && peer_store(skops, t->told_ms, receive_log2(tp)))
+			t->more_flags |= PEER_SENT;
 		return 0;
 	}
 	conn_read(skops, &c);
@@ -344,7 +344,8 @@ static __always_inline void peer_remember(struct track *t, __u32 told)
 	t->peer_receive_log2 = told;
 	t->peer_delack_max_ms = told >> 8;
 	t->told_ms = told >> 16;
-	t->peer_flags = t->told_ms ? PEER_SENT : 0;
+	if (t->told_ms)
+		t->more_flags |= PEER_SENT;
 }
 
 #endif

@@ -127,9 +127,9 @@ static __always_inline __u16 report_flags(struct tcp_sock *tp, struct cc_words c
 		flags |= F_ECN;
 	if (tp->ecn_flags & TCP_ECN_SEEN)
 		flags |= F_ECN_SEEN;
-	if (t->peer_flags & PEER_SENT)
+	if (t->more_flags & PEER_SENT)
 		flags |= F_PEER_SENT;
-	if (t->peer_flags & PEER_RESENT)
+	if (t->more_flags & PEER_RESENT)
 		flags |= F_PEER_RESENT;
 	return flags | report_buffers(tcp_sk_sock(tp));
 }

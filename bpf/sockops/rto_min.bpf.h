@@ -9,6 +9,7 @@
 #ifndef TCPILOT_RTO_MIN_BPF_H
 #define TCPILOT_RTO_MIN_BPF_H
 
+#include "owned.bpf.h"
 #include "timers.bpf.h"
 
 #define RTO_MIN_BIT (1ULL << FIELD_RTO_MIN)
@@ -100,7 +101,7 @@ static __always_inline void follow_rto_min(struct tcp_sock *tp, struct track *t,
 					   const struct runtime_config *cfg,
 					   const struct path_policy *p)
 {
-	__u32 us = running_timer(p, p ? rto_min_of(p, ~cfg->yield, t) : 0);
+	__u32 us = running_timer(p, p ? rto_min_of(p, ~owned_by_netns(tp, cfg, t->more_flags & RULE_NAMED), t) : 0);
 
 	if (t->rto_min && us_to_jiffies(us) > t->rto_min && !lengthens_timeout(tp, us))
 		return;

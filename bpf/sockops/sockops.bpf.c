@@ -219,6 +219,8 @@ static __always_inline void on_begin(struct bpf_sock_ops *skops, const struct co
 	}
 	t = (struct track){ .arm = NO_ARM, .start_ns = ctx->now, .class = ctx->cls->id, .stands_for = stands_for };
 	t.flags = outgoing ? F_OUTGOING : F_ESTABLISHED;
+	if (ctx->cls->flags & CLASS_NAMED)
+		t.more_flags = RULE_NAMED;
 	decide(ctx, &t, c, number);
 	t.cookie = bpf_get_socket_cookie(skops);
 	if (!outgoing)

@@ -6,6 +6,7 @@
 #ifndef TCPILOT_SWITCH_BPF_H
 #define TCPILOT_SWITCH_BPF_H
 
+#include "owned.bpf.h"
 #include "policy.bpf.h"
 #include "report.bpf.h"
 
@@ -47,6 +48,13 @@ static __always_inline bool replaces(const struct path_policy *p, __u8 arm)
 	return false;
 }
 
+/* Whether the owner of the connection's namespace chose its default congestion control, and no rule overrides that. */
+static __always_inline bool cc_is_owned(struct tcp_sock *tp, const struct track *t, const struct runtime_config *cfg)
+{
+	return !(t->more_flags & RULE_NAMED) &&
+	       ((owned_by_netns(tp, cfg, false) & YIELD_CC) || !netns_cc_inherited(tp, cfg));
+}
+
 /* Whether the congestion control is still the arm that tcpilot set, or the default that it left: an
  * application's choice is kept. */
 static __always_inline bool cc_is_ours(struct tcp_sock *tp, const struct track *t,
@@ -54,7 +62,7 @@ static __always_inline bool cc_is_ours(struct tcp_sock *tp, const struct track *
 {
 	__u32 arm = t->arm;
 
-	if (arm == ARM_DEFAULT)
+	if (arm == ARM_DEFAULT || arm == NO_ARM)
 		return !cc_chosen(tp, t) && tcp_ca_default(tp);
 	return bounded(arm, MAX_CC) && cc_is(tcp_ca_name(tp), cfg->cc[arm]);
 }
@@ -90,7 +98,7 @@ static __always_inline void switch_running(struct bpf_sock_ops *skops, struct tc
 	__u64 now;
 
 	cfg = bpf_map_lookup_elem(&runtime_config, &zero);
-	if (!cfg || !looks_now(t, cfg) || (cfg->yield & YIELD_CC) || !netns_cc_inherited(tp, cfg))
+	if (!cfg || !looks_now(t, cfg) || cc_is_owned(tp, t, cfg))
 		return;
 	now = bpf_ktime_get_ns();
 	p = conn_policy(tp, t->class, now);

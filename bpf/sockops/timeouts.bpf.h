@@ -9,6 +9,7 @@
 #define TCPILOT_TIMEOUTS_BPF_H
 
 #include "remember.bpf.h"
+#include "switch.bpf.h"
 
 /* Whether the connection is one of the share; the result is the same at each call. It takes other bits of the
  * cookie's hash than keeps_arm (switch.bpf.h), so that the two draws are independent. */
@@ -36,18 +37,6 @@ static __always_inline __u32 timeouts(struct bpf_sock_ops *skops, struct tcp_soc
 	return 1 + (bpf_core_field_exists(tp->total_rto) ? tp->total_rto : skops->args[0]);
 }
 
-/* Whether the congestion control is the arm that tcpilot set, or the default that it left: an application's choice
- * is kept. */
-static __always_inline bool cc_replaceable(struct tcp_sock *tp, const struct track *t,
-					   const struct runtime_config *cfg)
-{
-	__u32 arm = t->arm;
-
-	if (arm == ARM_DEFAULT || arm == NO_ARM)
-		return !cc_chosen(tp, t) && tcp_ca_default(tp) && netns_cc_inherited(tp, cfg);
-	return bounded(arm, MAX_CC) && cc_is(tcp_ca_name(tp), cfg->cc[arm]);
-}
-
 /* The retransmission timer of a connection has expired. Returns whether it was answered. */
 __noinline int answer_timeout(struct bpf_sock_ops *skops)
 {
@@ -63,7 +52,7 @@ __noinline int answer_timeout(struct bpf_sock_ops *skops)
 	a = bpf_map_lookup_elem(&timeout_answers, &t->class);
 	cfg = bpf_map_lookup_elem(&runtime_config, &zero);
 	if (!a || !cfg || !in_timeout_share(t->cookie, a) || timeouts(skops, tp) < a->after ||
-	    bpf_ktime_get_ns() >= cfg->lease_ns || (cfg->yield & YIELD_CC) || !cc_replaceable(tp, t, cfg) ||
+	    bpf_ktime_get_ns() >= cfg->lease_ns || cc_is_owned(tp, t, cfg) || !cc_is_ours(tp, t, cfg) ||
 	    cc_is(tcp_ca_name(tp), a->cc))
 		return 0;
 	if (bpf_setsockopt(skops, SOL_TCP, TCP_CONGESTION, (void *)a->cc, CC_NAME)) {

@@ -17,10 +17,11 @@
 #define NSEC_PER_MSEC 1000000ULL
 #define NSEC_PER_SEC 1000000000ULL
 
-enum peer_flags {		/* track.peer_flags */
-	PEER_RESERVED = 1 << 0,	/* there is room for the option in the SYN that is being built */
+enum more_flags {		/* track.more_flags: those that track.flags has no room for */
+	PEER_RESERVED = 1 << 0,	/* there is room for the peer option in the SYN that is being built */
 	PEER_SENT = 1 << 1,	/* the SYN or SYN-ACK had the option */
 	PEER_RESENT = 1 << 2,	/* the SYN was sent again, without it */
+	RULE_NAMED = 1 << 3,	/* CLASS_NAMED of its rule */
 };
 
 struct peer_told {		/* what an option said, valid if delack_max_ms is not 0 */

@@ -444,7 +444,7 @@ type abiTrack struct {
 	PeerDelackMaxMs uint8
 	PeerReceiveLog2 uint8
 	ToldMs          uint8
-	PeerFlags       uint8
+	MoreFlags       uint8
 	NotsentLowat    uint32
 	StandsFor       uint16
 	LookedAt        uint16

@@ -179,15 +179,7 @@ func TestRootRunningConnectionsFollowRulesNotsentLowat(t *testing.T) {
 // In a namespace whose owner has set the sysctl, running connections are given it back, unless their rule names the namespace.
 func TestRootNotsentLowatOfANamespace(t *testing.T) {
 	l := newLowatRig(t)
-	owner := Yield{Fields: 1 << tcp.NotsentLowat}
-	l.ns.Do(t, func() {
-		fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM, 0)
-		must(t, err)
-		defer unix.Close(fd)
-		owner.NetNS, err = unix.GetsockoptUint64(fd, unix.SOL_SOCKET, unix.SO_NETNS_COOKIE)
-		must(t, err)
-	})
-	other := Yield{NetNS: owner.NetNS + 1<<40, Fields: owner.Fields}
+	owner, other := l.yields(t, 1<<tcp.NotsentLowat, false)
 	l.policy(t, set(tcp.NotsentLowat, 1000))
 	l.begin(t, "plain", 0)
 	for _, x := range []struct {

@@ -142,6 +142,13 @@ func (r *rig) policyOf(t testing.TB, k path.Key, expires time.Time, change func(
 	return e.ID
 }
 
+// yields are what the rig's namespace, and another one, may own.
+func (r *rig) yields(t testing.TB, fields uint64, cc bool) (own, other Yield) {
+	t.Helper()
+	cookie := netnsOf(t, r.ns)
+	return Yield{NetNS: cookie, Fields: fields, CC: cc}, Yield{NetNS: cookie + 1<<40, Fields: fields, CC: cc}
+}
+
 // set is the policy that sets one field.
 func set(f tcp.Field, v uint64) func(*path.Policy) {
 	return func(p *path.Policy) { p.Params.Set(f, v) }

@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/tcpilot/tcpilot/internal/class"
 	"github.com/tcpilot/tcpilot/internal/path"
 	"github.com/tcpilot/tcpilot/internal/tcp"
 	"github.com/tcpilot/tcpilot/internal/testenv"
@@ -182,6 +183,38 @@ func TestRootRunningConnectionsFollowRTOMin(t *testing.T) {
 		}
 		if got := micros32(r.latest(isOut).RTOMin); got+1000 < kernelRTOMin {
 			t.Errorf("%s: hold-out has an RTO_MIN of %d us", x.name, got)
+		}
+	}
+}
+
+// What one network namespace owns is left alone there, and only there: also on running connections.
+func TestRootRunningConnectionsFollowRTOMinUnlessItIsOwned(t *testing.T) {
+	r := newRig(t)
+	r.needLive(t)
+	own, other := r.yields(t, 1<<tcp.RTOMin, false)
+	for _, x := range []struct {
+		name   string
+		yields []Yield
+		named  bool
+		want   uint32
+	}{
+		{"another namespace's", []Yield{other}, false, 50_000},
+		{"the namespace's own", []Yield{other, own}, false, kernelRTOMin},
+		{"named by the rule", []Yield{other, own}, true, 50_000},
+	} {
+		r.rules(t, class.Table{Classes: []class.Class{{ID: 1, Named: x.named}}})
+		r.policy(t, nil)
+		c, s := r.pair(t, "127.0.0.1:0")
+		r.policy(t, rtoMin(50_000))
+		must(t, r.SetSettings(Settings{Interval: 10 * time.Millisecond, Yields: x.yields}))
+		for range 4 { // a sample has the value from before its walk
+			exchange(t, c, s, 1000)
+			time.Sleep(15 * time.Millisecond)
+			r.completeWalk(t)
+		}
+		r.caughtUp(t)
+		if got, want := micros32(r.latest(intervalOf(c)).RTOMin), roundUp(x.want); got+1000 < want || got > want+1000 {
+			t.Errorf("%s: RTO_MIN %d us, want %d", x.name, got, want)
 		}
 	}
 }

@@ -104,6 +104,46 @@ func TestRootRunningConnectionsAreSwitched(t *testing.T) {
 	}
 }
 
+// What one network namespace owns is left alone there, and only there, unless the rule names it: also on running connections.
+func TestRootSwitchesOfOwnedNamespaces(t *testing.T) {
+	r := newRig(t)
+	own, other := r.yields(t, 0, true)
+	policy := func(from uint8) {
+		t.Helper()
+		r.policy(t, func(p *path.Policy) {
+			arms(path.Arm{CC: cc("reno"), Weight: 1 << 16}, path.Arm{CC: cc("cubic")})(p)
+			p.SwitchFrom, p.SwitchTo = from, 1
+		})
+	}
+	for _, x := range []struct {
+		name      string
+		yields    []Yield
+		inherited tcp.CC
+		named     bool
+		want      string
+	}{
+		{"another namespace's", []Yield{other}, cc("cubic"), false, "cubic"},
+		{"the namespace's own", []Yield{other, own}, cc("cubic"), false, "reno"},
+		{"named by the rule", []Yield{other, own}, cc("bbr"), true, "cubic"},
+	} {
+		r.rules(t, class.Table{Classes: []class.Class{{ID: 1, Switch: true, Named: x.named}}})
+		policy(0)
+		c, s := r.pair(t, "127.0.0.1:0")
+		for cookieOf(c)*0x9e3779b97f4a7c15>>60 == 0 { // keeps_arm
+			c, s = r.pair(t, "127.0.0.1:0")
+		}
+		policy(1 << 0)
+		must(t, r.SetSettings(Settings{Yields: x.yields, Inherited: []tcp.CC{x.inherited}}))
+		for range 2 {
+			time.Sleep(switchLook)
+			exchange(t, c, s, 1000)
+		}
+		if got := ccOf(t, c); got != x.want {
+			t.Errorf("%s: the connection has %s, want %s", x.name, got, x.want)
+		}
+	}
+}
+
 // At most 20 connections are switched in a second (SWITCHES_A_SECOND).
 func TestRootSwitchesAreBounded(t *testing.T) {
 	const each, most = 16, 20

@@ -79,6 +79,24 @@ func TestRootTimeoutsAreAnswered(t *testing.T) {
 	}
 }
 
+// What another network namespace owns does not matter, nor what its own owns if the rule names it.
+func TestRootTimeoutsOfOwnedNamespaces(t *testing.T) {
+	for _, named := range []bool{false, true} {
+		r := newRig(t)
+		own, other := r.yields(t, 0, true)
+		yields := []Yield{other}
+		if named {
+			yields = append(yields, own)
+		}
+		r.policy(t, arms(path.Arm{CC: cc("cubic"), Weight: 1 << 16, Default: true}))
+		must(t, r.SetSettings(Settings{Yields: yields, Inherited: []tcp.CC{cc("cubic")}}))
+		r.rules(t, class.Table{Classes: []class.Class{{ID: 1, Named: named, Timeouts: class.Timeouts{CC: cc("reno"), After: 1, Share: 1 << 16}}}})
+		if got := ccOf(t, r.timedOut(t, 2, nil)); got != "reno" {
+			t.Errorf("named %v: after two timeouts the connection has %s, want reno", named, got)
+		}
+	}
+}
+
 // Connections keep their congestion control if the application chose it, in the hold-out, with a share of 0, and
 // when the lease is over.
 func TestRootTimeoutsAreNotAnswered(t *testing.T) {
@@ -93,6 +111,10 @@ func TestRootTimeoutsAreNotAnswered(t *testing.T) {
 		{"hold-out", 1 << 16, 1 << 16, nil, "cubic"},
 		{"share", 0, 0, nil, "cubic"},
 		{"no lease", 1 << 16, 0, func(t *testing.T, r *rig, _ net.Conn) { must(t, r.SetLease(0)) }, "cubic"},
+		{"its namespace's own", 1 << 16, 0, func(t *testing.T, r *rig, _ net.Conn) {
+			own, _ := r.yields(t, 0, true)
+			must(t, r.SetSettings(Settings{Yields: []Yield{own}}))
+		}, "cubic"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			r := newRig(t)
