@@ -62,7 +62,6 @@ func (d *Datapath) writeBank(bank uint32, t *class.Table) error {
 		what string
 		do   func() error
 	}{
-		{"answers to timeouts", func() error { return d.writeTimeouts(t.Classes) }},
 		{"classes", func() error { return d.writeClasses(bank, t) }},
 		{"remote prefixes", func() error { return d.writePrefixes(d.maps.RemoteRules, bank, remote) }},
 		{"local prefixes", func() error { return d.writePrefixes(d.maps.LocalRules, bank, local) }},
@@ -71,6 +70,8 @@ func (d *Datapath) writeBank(bank uint32, t *class.Table) error {
 		{"cgroups", func() error { return writeIDs(d.maps.CgroupRules, bank, t.Cgroup) }},
 		{"network namespaces", func() error { return writeIDs(d.maps.NetnsRules, bank, t.NetNS) }},
 		{"bank", func() error { return d.maps.RuleBanks.Put(bank, &b) }},
+		// Last, because it takes effect at once.
+		{"answers to timeouts", func() error { return d.writeTimeouts(t.Classes) }},
 	}
 	for _, s := range steps {
 		if err := s.do(); err != nil {

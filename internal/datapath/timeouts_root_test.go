@@ -79,6 +79,19 @@ func TestRootTimeoutsAreAnswered(t *testing.T) {
 	}
 }
 
+// Rules that could not be put into force change nothing: also not the answers of those that stay.
+func TestRootTimeoutsAfterRulesThatFailed(t *testing.T) {
+	r := newRig(t)
+	r.policy(t, arms(path.Arm{CC: cc("cubic"), Weight: 1 << 16, Default: true}))
+	r.rules(t, class.Table{Classes: []class.Class{{ID: 1, Timeouts: class.Timeouts{CC: cc("reno"), After: 1, Share: 1 << 16}}}})
+	if err := r.WriteRules(&class.Table{Classes: make([]class.Class, class.MaxRules+1)}); err == nil {
+		t.Fatal("too many rules were accepted")
+	}
+	if got := ccOf(t, r.timedOut(t, 2, nil)); got != "reno" {
+		t.Errorf("after two timeouts the connection has %s, want reno", got)
+	}
+}
+
 // What another network namespace owns does not matter, nor what its own owns if the rule names it.
 func TestRootTimeoutsOfOwnedNamespaces(t *testing.T) {
 	for _, named := range []bool{false, true} {
