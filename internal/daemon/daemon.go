@@ -237,7 +237,7 @@ func (d *Daemon) openDatapath(cfg *config.Config, u *undo.Stack) error {
 	d.dp, err = datapath.Open(datapath.Options{
 		Cgroup: d.cgroup, BPFFS: d.bpffs, SliceKey: sliceKey(cfg.Learning.DrawKey), Log: d.log,
 		// Twice, because the rows of an earlier daemon are deleted only after the new ones are written.
-		MaxPolicies: 2 * (cfg.Learning.Paths.Limit + maxRoots),
+		MaxPolicies: 2 * (cfg.Learning.Paths.Limit + maxRoots), Release: func() error { return releaseConnections(d.bpffs) },
 	})
 	if err != nil && !d.found {
 		return errors.Join(err, datapath.Remove(d.bpffs))

@@ -36,7 +36,10 @@ type Options struct {
 	// SliceKey is the key of the draws of slices. Hosts with the same key draw the same for
 	// one network. All zero: a random key.
 	SliceKey [16]byte
-	Log      *slog.Logger
+	// Release calls the function of that name before pinned maps are replaced by others; nil: running connections keep what
+	// tcpilot has set.
+	Release func() error
+	Log     *slog.Logger
 }
 
 // Datapath is the loaded and attached programs and their maps.
@@ -99,7 +102,7 @@ func Open(opt Options) (*Datapath, error) {
 }
 
 func (d *Datapath) start(opt Options) error {
-	if err := d.load(opt.MaxPolicies); err != nil {
+	if err := d.load(opt); err != nil {
 		return err
 	}
 	if err := d.readConfig(); err != nil {
@@ -122,8 +125,9 @@ func (d *Datapath) start(opt Options) error {
 }
 
 // load loads sockops.bpf.o with the pinned maps of an earlier process. Incompatible pins
-// are removed and created again.
-func (d *Datapath) load(maxPolicies int) error {
+// are removed and created again. Before that, running connections get back what they had, because the new maps do not tell
+// what tcpilot has set.
+func (d *Datapath) load(opt Options) error {
 	d.resume = newResume()
 	spec, err := sockopsSpec(d.resume.name)
 	if err != nil {
@@ -134,14 +138,19 @@ func (d *Datapath) load(maxPolicies int) error {
 			m.Pinning = ebpf.PinByName
 		}
 	}
-	if maxPolicies > 0 {
-		spec.Maps["path_policies"].MaxEntries = uint32(maxPolicies)
-		spec.Maps["flow_counts"].MaxEntries = uint32(maxPolicies) + 1 // row 0 is not used
+	if opt.MaxPolicies > 0 {
+		spec.Maps["path_policies"].MaxEntries = uint32(opt.MaxPolicies)
+		spec.Maps["flow_counts"].MaxEntries = uint32(opt.MaxPolicies) + 1 // row 0 is not used
 	}
 	opts := &ebpf.CollectionOptions{Maps: ebpf.MapOptions{PinPath: d.dir}}
 	err = spec.LoadAndAssign(&d.objs, opts)
 	if errors.Is(err, ebpf.ErrMapIncompatible) {
 		d.log.Warn("pinned maps are of another build, starting with new ones", "dir", d.dir, "error", err)
+		if opt.Release != nil {
+			if err := opt.Release(); err != nil {
+				d.log.Warn("running connections keep what was set", "error", err)
+			}
+		}
 		if err := removePinnedMaps(d.dir, spec); err != nil {
 			return err
 		}

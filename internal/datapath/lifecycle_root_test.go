@@ -16,6 +16,7 @@ import (
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
 
+	"github.com/tcpilot/tcpilot/internal/limit"
 	"github.com/tcpilot/tcpilot/internal/tcp"
 	"github.com/tcpilot/tcpilot/internal/testenv"
 )
@@ -260,6 +261,27 @@ func TestRootMapsOfAnotherBuildAreReplaced(t *testing.T) {
 	closeAll(t, a, b, c, d)
 	if s := r.find(t, "client", is); s.PolicyID != id || s.CC.String() != "reno" {
 		t.Errorf("%+v", s)
+	}
+}
+
+// Running connections whose state is in maps that are replaced get back what they had: the new process would take what
+// tcpilot had set for the application's choice.
+func TestRootMapsOfAnotherBuildAreReleased(t *testing.T) {
+	r := limitRig(t, limit.Limit{Connection: 3e6})
+	r.policy(t, clamped(400))
+	c, s := r.pair(t, "127.0.0.1:0")
+	if got := pacingOf(t, c); got != 3e6 || ssthreshOf(t, c) == infinite {
+		t.Fatalf("pacing rate %d, clamp %d", got, ssthreshOf(t, c))
+	}
+	r.crash(t)
+	r.opt.MaxPolicies = 1234
+	r.open(t)
+	r.ns.Do(t, func() { must(t, r.FollowLimits()) })
+	exchange(t, c, s, 1000)
+	for _, c := range []net.Conn{c, s} {
+		if got := pacingOf(t, c); got != noPacing || ssthreshOf(t, c) != infinite {
+			t.Errorf("pacing rate %d, clamp %d; want none", got, ssthreshOf(t, c))
+		}
 	}
 }
 

@@ -54,6 +54,7 @@ func newRig(t testing.TB) *rig {
 	testenv.Sysctl(t, r.ns, "net.ipv4.tcp_fin_timeout", "1")
 	r.cg = testenv.Cgroup(t)
 	r.opt = Options{Cgroup: r.cg.Path, BPFFS: mountBPFFS(t), Log: slog.New(slog.NewTextHandler(io.Discard, nil))}
+	r.opt.Release = func() error { r.release(t, nothing); return nil }
 	r.open(t)
 	t.Cleanup(func() {
 		r.stop()
