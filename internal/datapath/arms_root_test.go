@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
 
 	"github.com/tcpilot/tcpilot/internal/class"
@@ -332,5 +333,31 @@ func TestRootWatch(t *testing.T) {
 	closeAll(t, a, b)
 	if now := events(); now["state"] != got["state"]+0 && now["state"] > got["state"]+4 {
 		t.Errorf("a share of 0 is watched: %v, then %v", got, now)
+	}
+}
+
+// Each edited rule is a new class. The events of many former ones leave room for those of the rules in force.
+func TestRootWatchAfterManyEdits(t *testing.T) {
+	r := newRig(t)
+	cpus, err := ebpf.PossibleCPU()
+	must(t, err)
+	of := func(class uint32) *abiEventKey { return &abiEventKey{Class: class, Op: unix.BPF_SOCK_OPS_STATE_CB} }
+	first, n := uint32(1000), r.maps.Events.MaxEntries()
+	for class := first; class < first+n; class++ {
+		must(t, r.maps.Events.Put(of(class), make([]uint64, cpus)))
+	}
+	last := first + n - 1
+	watch := func(id uint32) {
+		t.Helper()
+		r.rules(t, class.Table{Classes: []class.Class{{ID: id, Watch: class.WatchState, WatchShare: 1 << 16}}})
+		a, b := r.pair(t, "127.0.0.1:0")
+		closeAll(t, a, b)
+	}
+	watch(last)
+	watch(last + 1)
+	for _, class := range []uint32{last, last + 1} {
+		if n, err := perCPUSum(r.maps.Events, of(class)); err != nil || n == 0 {
+			t.Errorf("%d changes of state of class %d are counted, %v", n, class, err)
+		}
 	}
 }

@@ -189,9 +189,40 @@ func (d *Datapath) readEvents(c *Counters) error {
 	return nil
 }
 
-func perCPUSum(m *ebpf.Map, i uint32) (sum uint64, err error) {
+// trimEvents removes the counts of classes that are in no bank, if more than half of the map is in use: in a full one, events of new
+// classes would not be counted.
+func (d *Datapath) trimEvents() error {
+	var keys []abiEventKey
+	var k abiEventKey
 	var perCPU []uint64
-	if err := m.Lookup(i, &perCPU); err != nil {
+	it := d.maps.Events.Iterate()
+	for it.Next(&k, &perCPU) {
+		keys = append(keys, k)
+	}
+	if err := it.Err(); err != nil && !errors.Is(err, ebpf.ErrIterationAborted) {
+		return fmt.Errorf("read events: %w", err)
+	}
+	if len(keys) <= int(d.maps.Events.MaxEntries())/2 {
+		return nil
+	}
+	kept, err := d.classIDs()
+	if err != nil {
+		return err
+	}
+	for _, k := range keys {
+		if kept[k.Class] {
+			continue
+		}
+		if err := d.maps.Events.Delete(&k); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+			return fmt.Errorf("delete events of class %d: %w", k.Class, err)
+		}
+	}
+	return nil
+}
+
+func perCPUSum(m *ebpf.Map, key any) (sum uint64, err error) {
+	var perCPU []uint64
+	if err := m.Lookup(key, &perCPU); err != nil {
 		return 0, err
 	}
 	for _, v := range perCPU {

@@ -34,6 +34,9 @@ func (d *Datapath) WriteRules(t *class.Table) error {
 	}
 	d.adoption.wanted.Add(1)
 	d.lowats.changed()
+	if err := d.trimEvents(); err != nil { // the rules are in force
+		d.log.Warn("events of removed rules stay counted", "error", err)
+	}
 	return nil
 }
 
@@ -256,14 +259,24 @@ func (d *Datapath) clearBank(bank uint32) error {
 // LastClass returns the greatest class id of either bank, so that a daemon that
 // adopts the maps can number its own classes after those of the one before.
 func (d *Datapath) LastClass() (last uint32, err error) {
+	ids, err := d.classIDs()
+	for id := range ids {
+		last = max(last, id)
+	}
+	return last, err
+}
+
+// classIDs returns the class ids of both banks.
+func (d *Datapath) classIDs() (map[uint32]bool, error) {
 	var i uint32
 	var e abiClassEntry
+	ids := map[uint32]bool{}
 	it := d.maps.Classes.Iterate()
 	for it.Next(&i, &e) {
-		last = max(last, e.Id)
+		ids[e.Id] = true
 	}
 	if err := it.Err(); err != nil {
-		return 0, fmt.Errorf("read classes: %w", err)
+		return nil, fmt.Errorf("read classes: %w", err)
 	}
-	return last, nil
+	return ids, nil
 }
