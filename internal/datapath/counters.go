@@ -8,6 +8,7 @@ import (
 	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
 
+	"github.com/tcpilot/tcpilot/internal/class"
 	"github.com/tcpilot/tcpilot/internal/progstats"
 	"github.com/tcpilot/tcpilot/internal/tcp"
 )
@@ -150,8 +151,46 @@ func (d *Datapath) CCErrors() (map[tcp.CC]uint64, error) {
 // ClassCount is the number of connections that were put into a class.
 type ClassCount struct{ Outgoing, Incoming uint64 }
 
-// ClassCounts returns the counts of classes. Classes whose ids are equal modulo 1024 share a count.
+const maxClassCounts = uint32(abiAbiLimitsMAX_CLASS_COUNTS)
+
+// ClassCounts returns the counts of classes since their rules came into force in this process. Classes whose ids are equal modulo
+// 1024 share a place; only one of them is in force.
 func (d *Datapath) ClassCounts(classes []uint32) ([]ClassCount, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	counts, err := d.placeCounts(classes)
+	for i := range counts {
+		before := d.begun[classes[i]]
+		counts[i].Outgoing -= before.Outgoing
+		counts[i].Incoming -= before.Incoming
+	}
+	return counts, err
+}
+
+// beginCounts notes what the places of new classes have counted. d.mu must be locked.
+func (d *Datapath) beginCounts(classes []class.Class) error {
+	ids := make([]uint32, len(classes))
+	for i, c := range classes {
+		ids[i] = c.ID
+	}
+	counts, err := d.placeCounts(ids)
+	if err != nil {
+		return err
+	}
+	begun := make(map[uint32]ClassCount, len(ids))
+	for i, id := range ids {
+		before, known := d.begun[id]
+		if !known {
+			before = counts[i]
+		}
+		begun[id] = before
+	}
+	d.begun = begun
+	return nil
+}
+
+// placeCounts returns what the places of classes have counted.
+func (d *Datapath) placeCounts(classes []uint32) ([]ClassCount, error) {
 	cpus, err := mapMemory[abiCounters](d.maps.Counters, unix.PROT_READ)
 	if err != nil {
 		return nil, fmt.Errorf("map counters: %w", err)
@@ -159,7 +198,7 @@ func (d *Datapath) ClassCounts(classes []uint32) ([]ClassCount, error) {
 	out := make([]ClassCount, len(classes))
 	for i, id := range classes {
 		for cpu := range cpus {
-			n := &cpus[cpu].Classes[id%uint32(abiAbiLimitsMAX_CLASS_COUNTS)]
+			n := &cpus[cpu].Classes[id%maxClassCounts]
 			out[i].Outgoing += atomic.LoadUint64(&n.Outgoing)
 			out[i].Incoming += atomic.LoadUint64(&n.Incoming)
 		}

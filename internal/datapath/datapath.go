@@ -71,6 +71,7 @@ type Datapath struct {
 	loading sync.Mutex // users' objects are loaded one at a time; lock it before mu
 	mu      sync.Mutex // do nothing slow under it: renewing the lease needs it
 	config  abiRuntimeConfig
+	begun   map[uint32]ClassCount // by class: what its place had counted before, of another class
 	flows   flows
 	limits  limits
 	resume  resume

@@ -27,6 +27,9 @@ func (d *Datapath) WriteRules(t *class.Table) error {
 	if err := d.writeBank(bank, t); err != nil {
 		return fmt.Errorf("write rules: %w", err)
 	}
+	if err := d.beginCounts(t.Classes); err != nil {
+		return fmt.Errorf("write rules: %w", err)
+	}
 	d.config.Bank, d.config.RulesNs = bank, uint64(monotonic())
 	if err := d.putConfig(); err != nil {
 		d.config.Bank = 1 - bank

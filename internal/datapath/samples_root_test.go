@@ -85,6 +85,12 @@ func TestRootSamplesOfBothEnds(t *testing.T) {
 	if n, err := r.ClassCounts([]uint32{1}); err != nil || n[0] != (ClassCount{Outgoing: 5, Incoming: 5}) {
 		t.Errorf("class 1 has %+v, %v", n, err)
 	}
+	const later = 1 + maxClassCounts // it has the place of class 1
+	r.rules(t, class.Table{Classes: []class.Class{{ID: later}}})
+	r.pair(t, "127.0.0.1:0")
+	if n, err := r.ClassCounts([]uint32{later}); err != nil || n[0] != (ClassCount{Outgoing: 1, Incoming: 1}) {
+		t.Errorf("a later class has %+v, %v", n, err)
+	}
 }
 
 // TestRootSamplesAreRead: with the daemon's own pauses, all samples of single connections and of
