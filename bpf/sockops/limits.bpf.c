@@ -83,10 +83,10 @@ static __always_inline void join_later(struct tcp_sock *tp, struct limited *m, c
 	m = limit_join(tp, rule, path);
 	if (!m)
 		return;
-	limit_follow(tp, tp, m);
 	/* Without the flag, the connection reads its share only at each walk. */
 	flags = tp->bpf_sock_ops_cb_flags | BPF_SOCK_OPS_RTT_CB_FLAG;
 	bpf_setsockopt(tp, SOL_TCP, TCP_BPF_SOCK_OPS_CB_FLAGS, &flags, sizeof(flags));
+	limit_walked(tp, m);
 }
 
 /* Whether a connection of ours is established. Without state (t is NULL), its cgroup tells whether it is one. */
@@ -118,7 +118,7 @@ int tcpilot_limit_walk(struct bpf_iter__tcp *ctx)
 		return 0;
 	m = bpf_sk_storage_get(&limited, tp, 0, 0);
 	if (m)
-		limit_follow(tp, tp, m);
+		limit_walked(tp, m);
 	netns = skc->skc_net.net->net_cookie;
 	if (m && limit_find(m->rule) && (!(cfg->limits & LIMITS_OF_NETNS) || !limit_find(netns) || m->path == netns))
 		return 0;	/* otherwise its rule or namespace may have got a limit */

@@ -185,6 +185,17 @@ static __noinline int limit_follow(void *ctx, struct tcp_sock *tp, struct limite
 	return 0;
 }
 
+/* A walk has found the connection. If it has no share, and nothing to send, it gets the rate with which it may begin to send, but
+ * does not count as fresh until it does: limit_rtt notices that. */
+static __always_inline void limit_walked(struct tcp_sock *tp, struct limited *m)
+{
+	limit_follow(tp, tp, m);
+	if (m->fresh && tp->write_seq == tp->snd_una && (tp->bpf_sock_ops_cb_flags & BPF_SOCK_OPS_RTT_CB_FLAG)) {
+		limit_unfresh(m);
+		m->epoch = 0;
+	}
+}
+
 /* The connection comes under limits. */
 static __always_inline struct limited *limit_join(struct tcp_sock *tp, __u64 rule, __u64 path)
 {

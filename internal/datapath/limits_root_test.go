@@ -134,6 +134,26 @@ func TestRootLimitIsDividedByNeed(t *testing.T) {
 	}
 }
 
+// A walk does not take idle connections for ones that begin to send: the busy one keeps its share.
+func TestRootLimitWalkLeavesTheShareOfBusyConnections(t *testing.T) {
+	r := limitRig(t, limit.Limit{Rate: 8e6})
+	busy, busyServer := r.pair(t, "127.0.0.1:0")
+	for range 10 {
+		r.pair(t, "127.0.0.1:0")
+	}
+	var d limit.Divider
+	r.divide(t, &d)
+	follow(t, busy, busyServer)
+	r.divide(t, &d)
+	follow(t, busy, busyServer)
+	before := pacingOf(t, busy)
+	r.ns.Do(t, func() { must(t, r.FollowLimits()) })
+	follow(t, busy, busyServer)
+	if got := pacingOf(t, busy); got < before*9/10 || before < 3_900_000 {
+		t.Errorf("the busy connection has the pacing rate %d after a walk, and had %d", got, before)
+	}
+}
+
 // A lower limit of the application stays. When the limit of the rule ends, connections get back what the
 // application had chosen, which may be no limit; idle ones get it at a walk.
 func TestRootLimitIsUndone(t *testing.T) {
@@ -209,8 +229,10 @@ func TestRootLimitOfConnectionsWithoutState(t *testing.T) {
 	want := func(when string, want uint32, pairs ...[2]net.Conn) {
 		t.Helper()
 		r.ns.Do(t, func() { must(t, r.FollowLimits()) })
-		for _, p := range pairs {
-			follow(t, p[0], p[1])
+		for range 2 { // first they wake up
+			for _, p := range pairs {
+				follow(t, p[0], p[1])
+			}
 		}
 		for i, p := range pairs {
 			if a, b := pacingOf(t, p[0]), pacingOf(t, p[1]); a != want || b != want {
