@@ -129,12 +129,12 @@ func (d *Datapath) missedEnds() uint64 {
 // attachSpare attaches a second program to the tracepoint, which gets the ends of
 // connections that the first misses. d.mu must be locked.
 func (d *Datapath) attachSpare() error {
-	d.missed = d.missedEnds()
+	missed := d.missedEnds()
 	l, err := d.attachTracepoint(d.objs.TcpilotSpare, sparePin)
 	if err != nil {
 		return err
 	}
-	d.spare = l
+	d.spare, d.missed = l, missed
 	d.log.Info("attached a second program at the end of connections, because the first missed some", "missed", d.missed)
 	return nil
 }

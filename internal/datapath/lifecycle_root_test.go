@@ -264,6 +264,23 @@ func TestRootMapsOfAnotherBuildAreReplaced(t *testing.T) {
 	}
 }
 
+// If the second program at the end of connections cannot be attached, because somebody has removed the pins, the lease is renewed all
+// the same, and what was missed is counted once.
+func TestRootLeaseWithoutSpare(t *testing.T) {
+	r := newRig(t)
+	r.crash(t)
+	r.noSpare = true
+	r.open(t)
+	r.missed = 5
+	must(t, os.RemoveAll(r.dir))
+	for range 2 {
+		must(t, r.SetLease(valid))
+	}
+	if c, err := r.Counters(); err != nil || c.Missed != 5 {
+		t.Errorf("%d ends missed, want 5, %v", c.Missed, err)
+	}
+}
+
 // Running connections whose state is in maps that are replaced get back what they had: the new process would take what
 // tcpilot had set for the application's choice.
 func TestRootMapsOfAnotherBuildAreReleased(t *testing.T) {

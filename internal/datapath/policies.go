@@ -120,9 +120,9 @@ func (d *Datapath) DeletePoliciesExcept(keep func(class uint32) bool) error {
 func (d *Datapath) SetLease(lease time.Duration) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.spare == nil && d.report != nil && d.missedEnds() > 0 {
-		if err := d.attachSpare(); err != nil {
-			return err
+	if d.spare == nil && d.report != nil && d.spareErr == nil && d.missedEnds() > 0 {
+		if d.spareErr = d.attachSpare(); d.spareErr != nil { // not tried again
+			d.log.Warn("some connections have no sample of their end", "error", d.spareErr)
 		}
 	}
 	before := d.config.LeaseNs
