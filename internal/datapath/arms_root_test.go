@@ -336,6 +336,25 @@ func TestRootWatch(t *testing.T) {
 	}
 }
 
+// What to do about a full table of congestion controls is true: a restart that keeps the attachment does not help.
+func TestRootFullTableOfCCs(t *testing.T) {
+	r := newRig(t)
+	for i := range maxCC {
+		r.policy(t, arms(arm(fmt.Sprintf("cc%d", i), 1<<16)))
+	}
+	r.crash(t)
+	r.open(t)
+	if err := r.RoomForCC(cc("another")); err == nil || !strings.Contains(err.Error(), "tcpilot detach") {
+		t.Errorf("after a restart: %v", err)
+	}
+	r.stop()
+	must(t, r.Detach())
+	r.open(t)
+	if err := r.RoomForCC(cc("another")); err != nil {
+		t.Errorf("after a detach: %v", err)
+	}
+}
+
 // Each edited rule is a new class. The events of many former ones leave room for those of the rules in force.
 func TestRootWatchAfterManyEdits(t *testing.T) {
 	r := newRig(t)

@@ -50,7 +50,7 @@ func (t *ccTable) add(cc tcp.CC) (uint8, error) {
 // room returns an error if cc has no number and none is left.
 func (t *ccTable) room(cc tcp.CC) error {
 	if _, ok := t.lookup(cc); !ok && int(t.n.Load()) == maxCC {
-		return fmt.Errorf("congestion control %s: %d are known already: restart tcpilot to forget old ones", cc, maxCC)
+		return fmt.Errorf("congestion control %s: %d are known already: 'tcpilot detach' and another start of tcpilot forget old ones", cc, maxCC)
 	}
 	return nil
 }
