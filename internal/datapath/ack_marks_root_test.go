@@ -8,6 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/tcpilot/tcpilot/internal/class"
 	"github.com/tcpilot/tcpilot/internal/path"
 	"github.com/tcpilot/tcpilot/internal/tcp"
 	"github.com/tcpilot/tcpilot/internal/testenv"
@@ -81,6 +82,30 @@ func TestRootAckMarks(t *testing.T) {
 
 // A priority or DSCP that the application chose is kept, whether it did so before or after the
 // connection was marked. The hold-out keeps the kernel's values.
+// Running connections follow their rule also after it was written again with other pods, but not those of an edited rule: they may
+// belong to another one by now.
+func TestRootMarksAfterRulesAreWrittenAgain(t *testing.T) {
+	r := newRig(t)
+	r.needLive(t)
+	r.policy(t, ackMarks(6, 46))
+	c, s := r.pair(t, "127.0.0.1:0")
+	for _, x := range []struct {
+		what  string
+		rules []class.Class
+		want  [2]int
+	}{
+		{"first", []class.Class{{ID: 1}}, [2]int{6, 46}},
+		{"again", []class.Class{{ID: 1}}, [2]int{6, 46}},
+		{"with another rule", []class.Class{{ID: 1}, {ID: 2}}, [2]int{}},
+	} {
+		r.rules(t, class.Table{Classes: x.rules})
+		r.receive(t, s, c)
+		if got := marksOf(t, c, false); got != x.want {
+			t.Errorf("%s: priority and DSCP %v, want %v", x.what, got, x.want)
+		}
+	}
+}
+
 func TestRootOtherMarksAreKept(t *testing.T) {
 	r := newRig(t)
 	r.needLive(t)

@@ -30,11 +30,18 @@ func (d *Datapath) WriteRules(t *class.Table) error {
 	if err := d.beginCounts(t.Classes); err != nil {
 		return fmt.Errorf("write rules: %w", err)
 	}
-	d.config.Bank, d.config.RulesNs = bank, uint64(monotonic())
+	before := d.config
+	d.config.Bank = bank
+	// The same rules with other cgroups, namespaces or pods: running connections go on following them.
+	same := slices.EqualFunc(t.Classes, d.classes, func(a, b class.Class) bool { return a.ID == b.ID })
+	if !same {
+		d.config.RulesNs = uint64(monotonic())
+	}
 	if err := d.putConfig(); err != nil {
-		d.config.Bank = 1 - bank
+		d.config = before
 		return fmt.Errorf("switch rules: %w", err)
 	}
+	d.classes = slices.Clone(t.Classes)
 	d.adoption.wanted.Add(1)
 	d.lowats.changed()
 	if err := d.trimEvents(); err != nil { // the rules are in force

@@ -83,7 +83,7 @@ func TestRootRunningConnectionsAreSwitched(t *testing.T) {
 	send()
 	check("the default as well", "bbr", "cubic", "reno", "cubic", "bbr")
 	later, laterPeer := pair(false)
-	r.rules(t, class.Table{Classes: []class.Class{{ID: 1, Switch: true}}}) // the connection may be another rule's by now
+	r.rules(t, class.Table{Classes: []class.Class{{ID: 1, Switch: true}, {ID: 2}}}) // the connection may be another rule's by now
 	for range 2 {
 		time.Sleep(switchLook)
 		exchange(t, later, laterPeer, 1000)
