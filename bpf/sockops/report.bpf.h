@@ -65,6 +65,15 @@ static __always_inline bool is_capped(struct tcp_sock *tp, const struct track *t
 	return t->resume_phase >= RESUME_UNVALIDATED && tp->snd_ssthresh == t->resume_cwnd;
 }
 
+/* The slow start threshold that the path has shown. One that equals the clamp of the window comes from that: the option sets both
+ * (TCP_BPF_SNDCWND_CLAMP), and a route's clamp bounds it (tcp_init_metrics). */
+static __always_inline __u32 shown_ssthresh(struct tcp_sock *tp, const struct track *t)
+{
+	__u32 ssthresh = tp->snd_ssthresh;
+
+	return is_capped(tp, t) || ssthresh == tp->snd_cwnd_clamp ? TCP_INFINITE_SSTHRESH : ssthresh;
+}
+
 /* The state of the path as the socket sees it now. */
 static __always_inline void report_path(struct conn_sample *s, struct tcp_sock *tp, const struct track *t)
 {
@@ -76,7 +85,7 @@ static __always_inline void report_path(struct conn_sample *s, struct tcp_sock *
 	s->srtt_us = tp->srtt_us >> 3;
 	s->rttvar_us = tp->mdev_us >> 2;
 	s->cwnd = tp->snd_cwnd;
-	s->ssthresh = is_capped(tp, t) ? TCP_INFINITE_SSTHRESH : tp->snd_ssthresh;
+	s->ssthresh = shown_ssthresh(tp, t);
 	s->mss = tp->mss_cache;
 	s->rto_min_us = jiffies_us(tp->inet_conn.icsk_rto_min);
 	s->delack_max_us = jiffies_us(tp->inet_conn.icsk_delack_max);

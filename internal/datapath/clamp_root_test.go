@@ -70,6 +70,25 @@ func TestRootAdaptedClamp(t *testing.T) {
 	shareBecomes(t, "none any more", c, s, infinite)
 }
 
+// A clamp sets the slow start threshold as well, but samples do not have it as one that the path has shown: neither an adapted one
+// nor a rule's.
+func TestRootClampIsNoThreshold(t *testing.T) {
+	r := newRig(t)
+	for what, policy := range map[string]func(*path.Policy){"adapted": clamped(400), "of a rule": set(tcp.CwndClamp, 400)} {
+		r.policy(t, policy)
+		c, s := r.pair(t, "127.0.0.1:0")
+		exchange(t, c, s, 1000)
+		if got := ssthreshOf(t, c); got == infinite {
+			t.Fatalf("%s: there is no clamp", what)
+		}
+		is := ofConn(c)
+		closeAll(t, c, s)
+		if got := r.find(t, what, is).Ssthresh; got != infinite {
+			t.Errorf("%s: its sample has a threshold of %d packets", what, got)
+		}
+	}
+}
+
 // The congestion window does not exceed the clamp, and a connection without one exceeds it.
 func TestRootAdaptedClampBoundsTheWindow(t *testing.T) {
 	r := newRig(t)
