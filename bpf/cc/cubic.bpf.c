@@ -20,7 +20,9 @@
  *                         the least round trip, else
  *                         25 %
  *   slow start resumes    when the delay is below    when the delay is below that of
- *                         the threshold again        the round of the suspicion
+ *                         the threshold again; not   the round of the suspicion
+ *                         after a queue of half the
+ *                         least round trip
  *   Reno's growth         0.53 packets per round     from cwnd_prior on 1 packet
  *                         trip                       per round trip (9438 4.3)
  *

@@ -34,6 +34,9 @@ enum {				/* RFC 9406 4.3 */
  * this part of the least round trip. */
 #define CSS_QUEUE_DIVISOR 4
 
+/* Slow start does not resume after a queue of this part of the least round trip. */
+#define CSS_LONG_QUEUE_DIVISOR 2
+
 enum {				/* hystart_* parameters of the kernel's cubic */
 	HYSTART_LOW_WINDOW = 16,	/* packets */
 	HYSTART_ACK_DELTA_US = 2000,	/* between ACKs of one train */
@@ -73,8 +76,9 @@ struct cubic {
 	};
 	__u8 samples;		/* of this round, up to N_RTT_SAMPLE */
 	__u8 css_left;		/* rounds */
-	bool probing;		/* w_max is not the window of a loss: at least PROBE_GROWTH */
-	bool undo_probing;
+	bool css_stays : 1;	/* the queue was long: slow start does not resume */
+	bool probing : 1;	/* w_max is not the window of a loss: at least PROBE_GROWTH */
+	bool undo_probing : 1;
 };
 
 _Static_assert(sizeof(struct cubic) <= 104, "icsk_ca_priv");
@@ -182,12 +186,31 @@ static __always_inline void css_begin(struct cubic *ca, struct tcp_sock *tp)
 {
 	ca->css_base_us = ca->round_min_us;
 	ca->css_left = CSS_ROUNDS;
+	ca->css_stays = false;
 	set_mode(tp, ca, CUBIC_CSS, CUBIC_DELAY);
+}
+
+/* The round's smallest delay shows a queue of a part of the least round trip. */
+static __always_inline bool css_queue(const struct cubic *ca, __u32 divisor)
+{
+	__u32 base = ca->pub.min_rtt_us;
+
+	return ca->round_min_us > base + base / divisor;
+}
+
+/* A long queue is not the burst of one other connection, but of connections that fill the link: if it is gone for a round, it
+ * comes back. */
+static __always_inline void css_judge_queue(struct cubic *ca)
+{
+	if (like_kernel && ca->samples >= N_RTT_SAMPLE && css_queue(ca, CSS_LONG_QUEUE_DIVISOR))
+		ca->css_stays = true;
 }
 
 /* There is no queue, or it was another connection's and is gone. */
 static __always_inline bool css_spurious(const struct cubic *ca)
 {
+	if (ca->css_stays)
+		return false;
 	if (like_kernel)
 		return ca->samples >= N_RTT_SAMPLE && !hystart_suspects(ca);
 	return ca->samples >= N_RTT_SAMPLE && ca->round_min_us < ca->css_base_us;
@@ -204,11 +227,7 @@ static __always_inline void css_resume(struct cubic *ca, struct tcp_sock *tp)
  * the longest delay. */
 static __always_inline __u32 css_growth(const struct cubic *ca)
 {
-	__u32 base = ca->pub.min_rtt_us;
-
-	if (like_kernel && ca->round_min_us > base + base / CSS_QUEUE_DIVISOR)
-		return PROBE_GROWTH;
-	return CSS_GROWTH_DIVISOR;
+	return like_kernel && css_queue(ca, CSS_QUEUE_DIVISOR) ? PROBE_GROWTH : CSS_GROWTH_DIVISOR;
 }
 
 static __always_inline void hystart_update(struct cubic *ca, struct tcp_sock *tp, __u32 rtt_us)
@@ -224,6 +243,7 @@ static __always_inline void hystart_update(struct cubic *ca, struct tcp_sock *tp
 	if (ca->samples < N_RTT_SAMPLE)
 		ca->samples++;
 	if (ca->pub.mode == CUBIC_CSS) {
+		css_judge_queue(ca);
 		if (css_spurious(ca))
 			css_resume(ca, tp);
 		return;

@@ -54,30 +54,47 @@ func slowStartOn(t *testing.T, p *path, ring *ringbuf.Reader, lasts time.Duratio
 	return trace
 }
 
-// TestRootCubicSpike: round trips that are longer for a while, as with another
-// connection's burst in the queue, lead to conservative slow start and from there back to
-// slow start.
-func TestRootCubicSpike(t *testing.T) {
-	ring := tracedCubic(t, "test_trace")
+// spikeOn sends on a path whose round trips become longer after some, by a time, until conservative slow start begins.
+func spikeOn(t *testing.T, ring *ringbuf.Reader, longer time.Duration) (trace []cubicTransition) {
+	t.Helper()
 	p := newPath(t)
 	usual := link.Spec{Rate: 100e6, Delay: 40 * time.Millisecond, Queue: link.Queue{Bytes: 1_250_000}}
 	spike := usual
-	spike.Delay = 65 * time.Millisecond
+	spike.Delay += longer
 	must(t, p.there.Set(usual))
 	begun := func() { // after the first round trip, several before slow start would end
 		time.Sleep(80 * time.Millisecond)
 		must(t, p.there.Set(spike))
 	}
-	trace := slowStartOn(t, p, ring, 3*time.Second, begun, func(one cubicTransition) {
+	return slowStartOn(t, p, ring, 3*time.Second, begun, func(one cubicTransition) {
 		if one.To == css {
 			must(t, p.there.Set(usual))
 		}
 	})
+}
+
+// TestRootCubicSpike: round trips that are longer for a while, as with another
+// connection's burst in the queue, lead to conservative slow start and from there back to
+// slow start.
+func TestRootCubicSpike(t *testing.T) {
+	trace := spikeOn(t, tracedCubic(t, "test_trace"), 15*time.Millisecond)
 	if len(trace) < 2 || trace[0].To != css || trace[1].To != slowStart {
 		t.Fatalf("%v: want conservative slow start, and back to slow start", trace)
 	}
 	if begin, last := trace[0], trace[len(trace)-1]; last.Cwnd < 3*begin.Cwnd {
 		t.Errorf("slow start ended at %d packets, conservative slow start began at %d: want that slow start resumed", last.Cwnd, begin.Cwnd)
+	}
+}
+
+// TestRootCubicLongQueue: round trips that are longer by half for a while, as with other connections that fill the link, end slow
+// start, also if they are as short as before at once.
+func TestRootCubicLongQueue(t *testing.T) {
+	trace := spikeOn(t, tracedCubic(t, "test_trace"), 65*time.Millisecond)
+	if len(trace) != 2 || trace[0].To != css || trace[1].From != css || trace[1].Why != cssRounds {
+		t.Fatalf("%v: want conservative slow start, and its end after five rounds", trace)
+	}
+	if begin, end := trace[0], trace[1]; end.Cwnd > 4*begin.Cwnd { // 1.25^5 is 3.05
+		t.Errorf("the window grew from %d to %d packets in conservative slow start", begin.Cwnd, end.Cwnd)
 	}
 }
 
