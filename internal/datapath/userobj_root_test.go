@@ -53,7 +53,7 @@ func TestRootUserObjectRefused(t *testing.T) {
 		{"x", object(t, nil), r.cg.Path, "not an eBPF ELF object"},
 		{"x", "/proc/self/exe", r.cg.Path, "not an eBPF ELF object"},
 		{"x", object(t, _AbiBytes), r.cg.Path, "0 programs"},
-		{"x", object(t, _SockopsBytes), r.cg.Path, "6 programs"},
+		{"x", object(t, _SockopsBytes), r.cg.Path, "7 programs"},
 		{"x", object(t, _IterBytes), r.cg.Path, "3 programs"},
 		{"x", object(t, bytes.ReplaceAll(_ProbeBytes, []byte("sockops\x00"), []byte("syscall\x00"))), r.cg.Path, "want sock_ops"},
 		{"x", object(t, invalid(t)), r.cg.Path, "verifier refused it"},
