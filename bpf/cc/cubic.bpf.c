@@ -34,7 +34,7 @@
  *
  *   kernel's cubic                            1.10 s    0.19 % retransmitted
  *   25 % in any queue                         0.62 s    0.15 %
- *   as above                                  0.65 s    0.03 %
+ *   as above, but slow start always resumes   0.65 s    0.03 %
  *   and slow start resumes by 9406            0.67 s    0.05 %
  *   all by the RFCs (150 connections)         0.64 s   13    %
  *

@@ -207,14 +207,33 @@ static __always_inline bool neighbours_pass(struct __sk_buff *skb, struct pod_me
 	return resolves_neighbours(skb) && clock_advance(&m->neighbours_ns, now, 0, cost, MOST_AHEAD, &ahead);
 }
 
-/* Starts the clocks anew if the limit was changed: otherwise a packet that takes minutes at a low limit keeps all others out for as long, also
- * after the limit was raised. */
+/* The greatest former limit at which a clock's lead can be told in bytes in 64 bits, bytes per second: 34 Gbit/s. */
+#define MOST_FORMER_RATE (1ULL << 32)
+
+/* A clock at a new limit: as many bytes ahead of now as it was at the former one, but no further than it was, or than MOST_AHEAD. */
+static __always_inline __u64 clock_at_rate(__u64 clock, __u64 now, __u64 former, __u64 rate)
+{
+	__u64 ahead = clock - now, most;
+
+	if (clock <= now || !former || former > MOST_FORMER_RATE)
+		return now;
+	most = ahead > MOST_AHEAD ? ahead : MOST_AHEAD;
+	ahead = ahead * former / rate;
+	return now + (ahead < most ? ahead : most);
+}
+
+/* Sets the clocks to a limit that was changed: otherwise a packet that takes minutes at a low limit keeps all others out for as long,
+ * also after the limit was raised. */
 static __always_inline void follow_rate(struct pod_meter *m, __u64 rate, __u64 now)
 {
-	if (m->rate == rate)
+	__u64 former = m->rate;
+
+	if (former == rate)
 		return;
 	m->rate = rate;
-	m->clock_ns = m->neighbours_ns = m->short_ns = now;
+	m->clock_ns = clock_at_rate(m->clock_ns, now, former, rate);
+	m->neighbours_ns = clock_at_rate(m->neighbours_ns, now, former, rate);
+	m->short_ns = clock_at_rate(m->short_ns, now, former, rate);
 }
 
 /* Whether a packet of a pod with a limit in a direction may pass. A global function, so that it is verified once, and not for

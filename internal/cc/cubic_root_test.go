@@ -77,7 +77,7 @@ func spikeOn(t *testing.T, ring *ringbuf.Reader, longer time.Duration) (trace []
 // connection's burst in the queue, lead to conservative slow start and from there back to
 // slow start.
 func TestRootCubicSpike(t *testing.T) {
-	trace := spikeOn(t, tracedCubic(t, "test_trace"), 15*time.Millisecond)
+	trace := spikeOn(t, tracedCubic(t, "test_trace"), 10*time.Millisecond)
 	if len(trace) < 2 || trace[0].To != css || trace[1].To != slowStart {
 		t.Fatalf("%v: want conservative slow start, and back to slow start", trace)
 	}

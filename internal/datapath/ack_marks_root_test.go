@@ -80,8 +80,6 @@ func TestRootAckMarks(t *testing.T) {
 	}
 }
 
-// A priority or DSCP that the application chose is kept, whether it did so before or after the
-// connection was marked. The hold-out keeps the kernel's values.
 // Running connections follow their rule also after it was written again with other pods, but not those of an edited rule: they may
 // belong to another one by now.
 func TestRootMarksAfterRulesAreWrittenAgain(t *testing.T) {
@@ -106,6 +104,8 @@ func TestRootMarksAfterRulesAreWrittenAgain(t *testing.T) {
 	}
 }
 
+// A priority or DSCP that the application chose is kept, whether it did so before or after the
+// connection was marked. The hold-out keeps the kernel's values.
 func TestRootOtherMarksAreKept(t *testing.T) {
 	r := newRig(t)
 	r.needLive(t)

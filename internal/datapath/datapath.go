@@ -16,7 +16,6 @@ import (
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
 
-	"github.com/tcpilot/tcpilot/internal/class"
 	"github.com/tcpilot/tcpilot/internal/tcp"
 )
 
@@ -73,7 +72,7 @@ type Datapath struct {
 	loading sync.Mutex // users' objects are loaded one at a time; lock it before mu
 	mu      sync.Mutex // do nothing slow under it: renewing the lease needs it
 	config  abiRuntimeConfig
-	classes []class.Class         // in force, as this process has written them
+	table   writtenTable          // in force, as this process has written it
 	begun   map[uint32]ClassCount // by class: what its place had counted before, of another class
 	flows   flows
 	limits  limits

@@ -2,6 +2,7 @@ package datapath
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 
 	"github.com/cilium/ebpf"
@@ -32,22 +33,48 @@ func (d *Datapath) WriteRules(t *class.Table) error {
 	}
 	before := d.config
 	d.config.Bank = bank
-	// The same rules with other cgroups, namespaces or pods: running connections go on following them.
-	same := slices.EqualFunc(t.Classes, d.classes, func(a, b class.Class) bool { return a.ID == b.ID })
-	if !same {
+	if !d.table.sameRules(t) {
 		d.config.RulesNs = uint64(monotonic())
 	}
 	if err := d.putConfig(); err != nil {
 		d.config = before
 		return fmt.Errorf("switch rules: %w", err)
 	}
-	d.classes = slices.Clone(t.Classes)
+	d.table = newWrittenTable(t)
 	d.adoption.wanted.Add(1)
 	d.lowats.changed()
 	if err := d.trimEvents(); err != nil { // the rules are in force
 		d.log.Warn("events of removed rules stay counted", "error", err)
 	}
 	return nil
+}
+
+// writtenTable is what tells whether running connections may have another rule under a later table.
+type writtenTable struct {
+	classes       []uint32
+	cgroup, netns map[uint64]class.Set
+}
+
+func newWrittenTable(t *class.Table) writtenTable {
+	w := writtenTable{cgroup: maps.Clone(t.Cgroup), netns: maps.Clone(t.NetNS)}
+	for _, c := range t.Classes {
+		w.classes = append(w.classes, c.ID)
+	}
+	return w
+}
+
+// sameRules reports whether t has the same rules for the cgroups and namespaces that both know: others have come or gone, and
+// running connections go on following their rules.
+func (w *writtenTable) sameRules(t *class.Table) bool {
+	changed := func(before, now map[uint64]class.Set) bool {
+		for id, set := range before {
+			if next, has := now[id]; has && next != set {
+				return true
+			}
+		}
+		return false
+	}
+	return slices.Equal(w.classes, newWrittenTable(t).classes) && !changed(w.cgroup, t.Cgroup) && !changed(w.netns, t.NetNS)
 }
 
 func ruleSet(s class.Set) abiRuleSet { return abiRuleSet{Word: s} }

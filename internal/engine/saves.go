@@ -31,9 +31,11 @@ func (sv *saves) forget(n *node) {
 
 // leave notes that a rule is not in force any more. Its root is n.
 func (sv *saves) leave(n *node, m StoredPath) {
-	if n.stored || n.changed {
-		sv.left = append(sv.left, m)
+	if !n.stored && !n.changed && !slices.Contains(sv.saving, n) {
+		return // nothing is known of it
 	}
+	sv.left = slices.DeleteFunc(sv.left, func(l StoredPath) bool { return l.PathID == m.PathID }) // the store could not be written
+	sv.left = append(sv.left, m)
 }
 
 // take returns at most limit nodes, and all paths to delete; more says that there are more nodes. It

@@ -132,11 +132,11 @@ func (e *Engine) restoreRule(rs *ruleState, m StoredPath) bool {
 	taken := e.rollouts.restore(rs, m.RolledBack)
 	switch l := rs.rule.Learn; {
 	case l == nil: // there are only the comparisons of the rule as a whole
-		return rs.root != nil && m.Prefix.Bits() == 0 && e.restoreComparisons(rs.root, &m) || taken
+		return rs.root != nil && m.Prefix.Bits() == 0 && e.restoreOfRule(rs.root, &m) || taken
 	case l.Objective.String() != m.Objective || e.opt.Learner.Name() != m.Learner:
 		return false
 	case l.OwnScope && m.Scope == 0: // of all namespaces together there is no belief
-		return m.Prefix.Bits() == 0 && e.restoreComparisons(rs.root, &m)
+		return m.Prefix.Bits() == 0 && e.restoreOfRule(rs.root, &m)
 	case l.OwnScope != (m.Scope != 0):
 		return false
 	}
@@ -156,6 +156,12 @@ func (e *Engine) restoreRule(rs *ruleState, m StoredPath) bool {
 	e.restoreComparisons(n, &m)
 	n.stored = true
 	return true
+}
+
+// restoreOfRule restores what is stored of a rule as a whole, of which there is no belief.
+func (e *Engine) restoreOfRule(root *node, m *StoredPath) bool {
+	root.stored = true
+	return e.restoreComparisons(root, m)
 }
 
 // restoreComparisons restores the stored comparisons of n, if there are any, and if they are with

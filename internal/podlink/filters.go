@@ -151,18 +151,14 @@ func (f *filter) replace(p *program) error {
 	return wrap("replace program of filter", rtnetlink.ReplaceFilter(f.Filter, p.prog.FD()))
 }
 
-// detach removes the filter. With the last filter of a device, it removes the qdisc that tcpilot added.
+// detach removes the filter. With the last filter of a device, it removes the qdisc that tcpilot added; not if the filters cannot be listed.
 func (f *filter) detach() error {
 	if now, ok, err := rtnetlink.FindFilter(f.Filter); err == nil && (!ok || now.Program != f.Program) {
 		return nil // somebody else removed it; what is there now is another one
 	}
 	remove := rtnetlink.DeleteFilter
 	if f.ownsClsact() {
-		alone, err := f.isAlone()
-		if err != nil {
-			return err
-		}
-		if alone {
+		if alone, err := f.isAlone(); err == nil && alone {
 			remove = func(f rtnetlink.Filter) error { return rtnetlink.DeleteClsact(f.Device) }
 		}
 	}
