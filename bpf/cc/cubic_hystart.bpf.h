@@ -190,7 +190,7 @@ static __always_inline void css_begin(struct cubic *ca, struct tcp_sock *tp)
 	set_mode(tp, ca, CUBIC_CSS, CUBIC_DELAY);
 }
 
-/* The round's smallest delay shows a queue of a part of the least round trip. */
+/* The round's smallest delay so far shows a queue of a part of the least round trip. */
 static __always_inline bool css_queue(const struct cubic *ca, __u32 divisor)
 {
 	__u32 base = ca->pub.min_rtt_us;
@@ -198,8 +198,8 @@ static __always_inline bool css_queue(const struct cubic *ca, __u32 divisor)
 	return ca->round_min_us > base + base / divisor;
 }
 
-/* A long queue is not the burst of one other connection, but of connections that fill the link: if it is gone for a round, it
- * comes back. */
+/* A long queue is mostly not the burst of one other connection, but that of connections that fill the link: if it is gone for a
+ * moment, it comes back. */
 static __always_inline void css_judge_queue(struct cubic *ca)
 {
 	if (like_kernel && ca->samples >= N_RTT_SAMPLE && css_queue(ca, CSS_LONG_QUEUE_DIVISOR))

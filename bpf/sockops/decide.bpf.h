@@ -7,6 +7,7 @@
 
 #include "apply.bpf.h"
 #include "draws.bpf.h"
+#include "owned.bpf.h"
 
 /* The context of one call of a hook. */
 struct conn_ctx {
@@ -70,13 +71,9 @@ static __always_inline bool is_left_out(const struct conn_ctx *ctx, __u64 number
  * namespace, or a cgroup: such a rule overrides the namespace's settings. */
 static __always_inline __u64 owned(struct bpf_sock_ops *skops, const struct conn_ctx *ctx)
 {
-	__u64 cookie, *mask;
-
 	if (likely(!ctx->cfg->yield) || (ctx->cls->flags & CLASS_NAMED))
 		return 0;
-	cookie = bpf_get_netns_cookie(skops);
-	mask = bpf_map_lookup_elem(&netns_yields, &cookie);
-	return mask ? *mask : 0;
+	return netns_owns(bpf_get_netns_cookie(skops));
 }
 
 /* Whether the namespace's owner chose its default congestion control. */

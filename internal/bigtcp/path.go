@@ -78,15 +78,12 @@ func FindPath(names []string, networks []netip.Prefix) (Path, error) {
 	return p, nil
 }
 
-// loopback is the index of lo in each network namespace (kernel: LOOPBACK_IFINDEX).
-const loopback = 1
-
 // addressOf is an address of a network that is not this host's own, if one of the first four is not. Of an IPv6 network that the host is a
 // router of, the first one is its own (anycast: RFC 4291, section 2.6.1), and the second one often as well.
 func addressOf(n netip.Prefix) netip.Addr {
 	a := n.Addr()
 	for range 3 {
-		if r, err := rtnetlink.RouteTo(a); err != nil || r.Device != loopback || !n.Contains(a.Next()) {
+		if r, err := rtnetlink.RouteTo(a); err != nil || !r.Local || !n.Contains(a.Next()) {
 			break
 		}
 		a = a.Next()

@@ -212,15 +212,21 @@ var eventNames = map[uint32]string{
 }
 
 func (d *Datapath) readEvents(c *Counters) error {
-	var k abiEventKey
-	var perCPU []uint64
-	it := d.maps.Events.Iterate()
-	for it.Next(&k, &perCPU) {
+	return d.eachEvent(func(k abiEventKey, perCPU []uint64) {
 		e := Event{Class: k.Class, Name: eventNames[k.Op]}
 		for _, v := range perCPU {
 			e.Count += v
 		}
 		c.Events = append(c.Events, e)
+	})
+}
+
+func (d *Datapath) eachEvent(f func(k abiEventKey, perCPU []uint64)) error {
+	var k abiEventKey
+	var perCPU []uint64
+	it := d.maps.Events.Iterate()
+	for it.Next(&k, &perCPU) {
+		f(k, perCPU)
 	}
 	if err := it.Err(); err != nil && !errors.Is(err, ebpf.ErrIterationAborted) {
 		return fmt.Errorf("read events: %w", err)
@@ -232,14 +238,8 @@ func (d *Datapath) readEvents(c *Counters) error {
 // classes would not be counted.
 func (d *Datapath) trimEvents() error {
 	var keys []abiEventKey
-	var k abiEventKey
-	var perCPU []uint64
-	it := d.maps.Events.Iterate()
-	for it.Next(&k, &perCPU) {
-		keys = append(keys, k)
-	}
-	if err := it.Err(); err != nil && !errors.Is(err, ebpf.ErrIterationAborted) {
-		return fmt.Errorf("read events: %w", err)
+	if err := d.eachEvent(func(k abiEventKey, _ []uint64) { keys = append(keys, k) }); err != nil {
+		return err
 	}
 	if len(keys) <= int(d.maps.Events.MaxEntries())/2 {
 		return nil

@@ -33,14 +33,15 @@ func (d *Datapath) WriteRules(t *class.Table) error {
 	}
 	before := d.config
 	d.config.Bank = bank
-	if !d.table.sameRules(t) {
+	table := newWrittenTable(t)
+	if !d.table.sameRules(&table) {
 		d.config.RulesNs = uint64(monotonic())
 	}
 	if err := d.putConfig(); err != nil {
 		d.config = before
 		return fmt.Errorf("switch rules: %w", err)
 	}
-	d.table = newWrittenTable(t)
+	d.table = table
 	d.adoption.wanted.Add(1)
 	d.lowats.changed()
 	if err := d.trimEvents(); err != nil { // the rules are in force
@@ -63,9 +64,9 @@ func newWrittenTable(t *class.Table) writtenTable {
 	return w
 }
 
-// sameRules reports whether t has the same rules for the cgroups and namespaces that both know: others have come or gone, and
+// sameRules reports whether a later table has the same rules for the cgroups and namespaces that both know: others have come or gone, and
 // running connections go on following their rules.
-func (w *writtenTable) sameRules(t *class.Table) bool {
+func (w *writtenTable) sameRules(later *writtenTable) bool {
 	changed := func(before, now map[uint64]class.Set) bool {
 		for id, set := range before {
 			if next, has := now[id]; has && next != set {
@@ -74,7 +75,7 @@ func (w *writtenTable) sameRules(t *class.Table) bool {
 		}
 		return false
 	}
-	return slices.Equal(w.classes, newWrittenTable(t).classes) && !changed(w.cgroup, t.Cgroup) && !changed(w.netns, t.NetNS)
+	return slices.Equal(w.classes, later.classes) && !changed(w.cgroup, later.cgroup) && !changed(w.netns, later.netns)
 }
 
 func ruleSet(s class.Set) abiRuleSet { return abiRuleSet{Word: s} }

@@ -8,17 +8,18 @@ import (
 
 // Running connections go on following their rules if pods come or go, but not if they may have other rules now.
 func TestSameRules(t *testing.T) {
-	table := func(ids []uint32, netns map[uint64]class.Set) *class.Table {
+	table := func(ids []uint32, netns map[uint64]class.Set) *writtenTable {
 		c := &class.Table{NetNS: netns, Cgroup: netns}
 		for _, id := range ids {
 			c.Classes = append(c.Classes, class.Class{ID: id})
 		}
-		return c
+		w := newWrittenTable(c)
+		return &w
 	}
 	first, second := class.Set{1}, class.Set{2}
-	before := newWrittenTable(table([]uint32{1, 2}, map[uint64]class.Set{10: first, 11: second}))
+	before := table([]uint32{1, 2}, map[uint64]class.Set{10: first, 11: second})
 	for name, c := range map[string]struct {
-		now  *class.Table
+		now  *writtenTable
 		want bool
 	}{
 		"the same":            {table([]uint32{1, 2}, map[uint64]class.Set{10: first, 11: second}), true},

@@ -17,7 +17,7 @@ const mostAbsent = class.MaxRules
 // keep keeps what is known of a rule in place of what was kept before, if it is a variant.
 func (a absent) keep(m StoredPath) {
 	delete(a, m.Rule)
-	known := m.RolledBack != nil || m.Compared != nil || m.SliceTest != nil || m.Failures != nil || m.LeftToDefault != nil
+	known := m.RolledBack != nil || m.comparisons() != (comparisons{})
 	if _, is := policy.VariantOf(m.Rule); !is || !known {
 		return
 	}

@@ -122,8 +122,6 @@ func (e *Engine) putIntoForce(p *plan, keepRollouts bool, now int64) {
 	e.install(p, now)
 	for _, rs := range e.rules.states {
 		delete(e.absent, rs.rule.Name)
-	}
-	for _, rs := range e.rules.states {
 		_, changed := e.rollouts.of(rs.rule)
 		switch {
 		case rs.treatmentChanged:

@@ -89,8 +89,8 @@ func (e *Engine) stored(n *node) StoredPath {
 
 // Unsaved returns at most limit beliefs that changed, and the paths to delete from the
 // store; more says that there are more changes. A path may be in both lists, if it was
-// dropped and created again, and twice among the beliefs, if its rule was gone for a moment: the later one is in force. The caller reports the result by Saved before it calls Unsaved
-// again.
+// dropped and created again, and twice among the beliefs, if its rule was gone for a moment: the
+// later one is in force. The caller reports the result by Saved before it calls Unsaved again.
 func (e *Engine) Unsaved(limit int) (changed []StoredPath, forgotten []PathID, more bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -158,6 +158,10 @@ func (e *Engine) restoreRule(rs *ruleState, m StoredPath) bool {
 	return true
 }
 
+func (m *StoredPath) comparisons() comparisons {
+	return comparisons{compared: m.Compared, slices: m.SliceTest, failures: m.Failures, left: m.LeftToDefault, running: m.Switching.restored()}
+}
+
 // restoreOfRule restores what is stored of a rule as a whole, of which there is no belief.
 func (e *Engine) restoreOfRule(root *node, m *StoredPath) bool {
 	root.stored = true
@@ -167,7 +171,7 @@ func (e *Engine) restoreOfRule(root *node, m *StoredPath) bool {
 // restoreComparisons restores the stored comparisons of n, if there are any, and if they are with
 // the present default and about what the rule gives now. It reports whether it did.
 func (e *Engine) restoreComparisons(n *node, m *StoredPath) bool {
-	c := comparisons{compared: m.Compared, slices: m.SliceTest, failures: m.Failures, left: m.LeftToDefault, running: m.Switching.restored()}
+	c := m.comparisons()
 	if c == (comparisons{}) || m.Default != e.baseline.now || m.Treatment != e.subject(n) {
 		return false
 	}

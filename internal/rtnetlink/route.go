@@ -14,7 +14,7 @@ type Route struct {
 	Device       int    // index of the device by which they leave; 0 if there is no route
 	Encapsulates bool   // the route adds headers (lwtunnel)
 	Router       bool   // they go to a router first: the address is not on the device's own link
-	Local        bool   // the address is this host's own
+	Local        bool   // the address is this host's own, also as one of several routers (anycast)
 }
 
 // RouteTo looks up the route to an address in the calling thread's network namespace, as for a packet that the host
@@ -35,7 +35,8 @@ func RouteTo(a netip.Addr) (r Route, err error) {
 	if len(answer) < unix.SizeofRtMsg {
 		return r, errShort
 	}
-	r.Local = answer[7] == unix.RTN_LOCAL // rtm_type
+	kind := answer[7] // rtm_type
+	r.Local = kind == unix.RTN_LOCAL || kind == unix.RTN_ANYCAST
 	return r, EachAttribute(answer[unix.SizeofRtMsg:], func(kind uint16, value []byte) error {
 		switch {
 		case kind == unix.RTA_GATEWAY, kind == unix.RTA_VIA:
