@@ -1,48 +1,21 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 /*
- * CUBIC: RFC 9438; its slow start ends by HyStart, as in the kernel's own cubic, or by
- * HyStart++ (RFC 9406).
+ * CUBIC: RFC 9438; its slow start ends by HyStart, as in the kernel's own cubic.
  *
  * The window is a cubic function of the time since the last reduction: it grows fast while
  * far below the window of that time, slowly near it, and fast again beyond. If Reno would
  * have a larger window, the window is Reno's.
  *
- * It is meant to share links half and half with the kernel's cubic. If RFC and kernel
- * differ in how much they take, like_kernel decides which of the two is followed:
+ * It differs from the kernel's cubic where others have left the path. If a connection met the
+ * queue of others when its slow start ended or at its last loss, that window says little once
+ * they are gone: the kernel's takes many seconds to leave a window of 30 packets on an empty
+ * path for 400. Here the round trips tell. If they show no queue for two rounds, and the window
+ * is more than the connection's share of the path was at that time, it grows by 12.5 % per round
+ * trip. This ends with the first round that shows a queue, so that nothing is taken from
+ * others. After a loss without a queue (random loss, a shallow buffer, a mark) the window is
+ * the kernel's.
  *
- *                         true: the kernel           false: the RFCs
- *   a queue is suspected  delay above the least      delay above the round before's
- *                         ever, from 16 packets on   (9406 4.2)
- *   slow start ends       on a long train of ACKs    never at once
- *   at once
- *   conservative slow     5 % per round trip while   25 % per round trip (9406 4.3)
- *   start grows by        the queue is a quarter of
- *                         the least round trip, else
- *                         25 %
- *   slow start resumes    when the delay is below    when the delay is below that of
- *                         the threshold again; not   the round of the suspicion
- *                         after a queue of half the
- *                         least round trip
- *   Reno's growth         0.53 packets per round     from cwnd_prior on 1 packet
- *                         trip                       per round trip (9438 4.3)
- *
- * The kernel's cubic has no conservative slow start: the first delay ends slow start. If
- * several connections start in one queue, the delay is often the burst of another one,
- * which is gone a round trip later. tcpilot_cubic finds that out in conservative slow
- * start. Measured with nginx, 1 MB objects, a connection for each, 5 at a time, 100 Mbit/s,
- * 50 ms, queue of 1 BDP, no loss, 240 connections: 95th percentile of the completion time
- *
- *   kernel's cubic                            1.10 s    0.19 % retransmitted
- *   25 % in any queue                         0.62 s    0.15 %
- *   as above, but slow start always resumes   0.65 s    0.03 %
- *   and slow start resumes by 9406            0.67 s    0.05 %
- *   all by the RFCs (150 connections)         0.64 s   13    %
- *
- * With all by the RFCs it also takes twice its share beside the kernel's cubic (30 Mbit/s,
- * 20 ms, queue of 1 BDP): a delay that another connection caused in the round before hides
- * the queue, and slow start continues until packets are lost.
- *
- * Departures from the RFCs that it always shares with the kernel's cubic:
+ * Departures from RFC 9438 that it shares with the kernel's cubic:
  * - windows are whole packets; growth is the number of packets that must be acknowledged
  *   for one more packet of window, computed again every 32 ms or when the window changes
  * - the reduction is of cwnd, not of what is in flight: instead, the window does not grow
@@ -50,12 +23,13 @@
  * - while w_max is unknown (after slow start without loss, or after a timeout) the
  *   window grows by 5 % per round trip at least; 9438 4.8 and 4.10 have only the
  *   cubic function, which takes seconds to leave a start that ended too early
- * - 9406 4.2's limit L of growth per ACK is infinite even without pacing: receive offloads
- *   merge so many ACKs that 8 packets per ACK would stall slow start
- * Where it always follows the RFCs, and the kernel's cubic does not:
+ * - Reno's growth (4.3) stays 0.53 packets per round trip beyond cwnd_prior
+ * - HyStart in place of HyStart++ (RFC 9406), which overflows queues: all by the RFCs, 13 %
+ *   were sent again where the kernel's cubic had 0.2 (five objects of 1 MB at a time)
+ * Where it always follows the RFC, and the kernel's cubic does not:
  * - after an undo the whole curve is restored (9438 4.9), not only the window, so that on
  *   paths that reorder it has more goodput than the kernel's
- * - slow start is shortened only the first time (9406 4.3), not after timeouts
+ * - HyStart acts only before the first loss or timeout
  * - times more than four minutes from the plateau do not overflow
  */
 #include "cc.bpf.h"
@@ -76,6 +50,7 @@ enum {
 	RENO_ACKS_8TH = 15,
 	MAX_GROWTH = 2,		/* acknowledged per packet of growth: 1.5, RFC 9438 4.2 */
 	FLAT_GROWTH = 100,	/* windows per packet, at the plateau: bictcp_update */
+	PROBE_GROWTH = 20,	/* acknowledged per packet of growth: 5 % per round trip, bictcp_update */
 	STALE = 31,		/* 1024 us; HZ / 32; after it, growth is computed again */
 	SETTLE = 977,		/* 1024 us; for 1 s after a reduction delays are ignored */
 	/* Time is in units of 1024 us. C = 0.4 packets/s^3 (RFC 9438 4.1, 5) is 472 / 2^40
@@ -153,8 +128,7 @@ static __always_inline void cubic_growth(struct cubic *ca, __u32 cwnd, __u32 now
 static __always_inline void cubic_reno(struct cubic *ca, __u32 cwnd)
 {
 	struct curve *c = &ca->curve;
-	bool slow = like_kernel || c->w_est < c->cwnd_prior;
-	__u32 per_packet = slow ? cwnd * RENO_ACKS_8TH >> 3 : cwnd;
+	__u32 per_packet = cwnd * RENO_ACKS_8TH >> 3;
 
 	if (ca->acked > per_packet) {
 		__u32 n = ca->acked / per_packet;
@@ -182,6 +156,10 @@ static __always_inline void cubic_update(struct cubic *ca, struct tcp_sock *tp, 
 	cubic_growth(ca, cwnd, now);
 reno:
 	cubic_reno(ca, cwnd);
+	if (ca->freed && ca->cnt >= FREED_GROWTH) {
+		ca->cnt = FREED_GROWTH;
+		ca->pub.mode = CUBIC_FREED;
+	}
 	ca->cnt = max_u32(ca->cnt, MAX_GROWTH);
 }
 
@@ -199,6 +177,7 @@ static __always_inline void cubic_reset(struct cubic *ca)
 	ca->acked = 0;
 	ca->last_cwnd = 0;
 	ca->probing = false;
+	freed_begin(ca, 0, 0);
 }
 
 SEC("struct_ops")
@@ -227,6 +206,7 @@ __u32 BPF_PROG(cubic_ssthresh, struct tcp_sock *tp)
 	ca->curve.epoch = 0;
 	ca->curve.cwnd_prior = cwnd;
 	ca->probing = false;
+	freed_begin(ca, cwnd, tp->srtt_us >> 3);
 	if (trace_transitions && tp->snd_ssthresh >= TCP_INFINITE_SSTHRESH)
 		trace_transition(tp, CUBIC_CONCAVE, CUBIC_LOSS);
 	ca->pub.mode = CUBIC_SLOW_START;
@@ -251,6 +231,7 @@ __u32 BPF_PROG(cubic_undo_cwnd, struct tcp_sock *tp)
 	ca->curve = ca->undo;
 	ca->pub.w_max = ca->undo_w_max;
 	ca->probing = ca->undo_probing;
+	freed_begin(ca, 0, 0);
 	ca->last_cwnd = 0;
 	return max_u32(tp->snd_cwnd, tp->prior_cwnd);
 }
@@ -289,6 +270,8 @@ void BPF_PROG(cubic_pkts_acked, struct tcp_sock *tp, const struct ack_sample *sa
 
 	if (sample->rtt_us < 0)
 		return;
+	if (tp->snd_ssthresh < TCP_INFINITE_SSTHRESH)
+		freed_update(ca, tp, rtt_us);
 	if (ca->curve.epoch && tcp_now_1024us(tp) - ca->curve.epoch < SETTLE)
 		return;
 	if (!ca->pub.min_rtt_us || ca->pub.min_rtt_us > rtt_us)
@@ -305,10 +288,6 @@ void BPF_PROG(cubic_cong_avoid, struct tcp_sock *tp, __u32 ack, __u32 acked)
 	if (!tcp_is_cwnd_limited(tp))
 		return;
 	if (tcp_in_slow_start(tp)) {
-		if (ca->pub.mode == CUBIC_CSS) {
-			tcp_cong_avoid_ai(tp, css_growth(ca), acked);
-			return;
-		}
 		acked = tcp_slow_start(tp, acked);
 		if (!acked)
 			return;

@@ -1,50 +1,40 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* CUBIC's state, and its slow start: RFC 9406 4.2. */
+/* CUBIC's state, and what it learns from round trips: when slow start ends (HyStart, as in the
+ * kernel's cubic), and when others have left the path. */
 #ifndef TCPILOT_CUBIC_HYSTART_BPF_H
 #define TCPILOT_CUBIC_HYSTART_BPF_H
 
 #include "cc.bpf.h"
 #include "trace.h"
 
-/* Which is followed if the kernel's cubic and the RFCs differ: see the table in cubic.bpf.c. */
-const volatile bool like_kernel = true;
-
-/* Every change of mode in slow start is written to cubic_transitions. Off: that ring stays
- * empty. */
+/* The end of slow start, and of each time on a freed path, is written to cubic_transitions.
+ * Off: that ring stays empty. */
 const volatile bool trace_transitions = false;
 
 enum cubic_mode {
 	CUBIC_SLOW_START,
-	CUBIC_CSS,		/* conservative slow start, RFC 9406 4.2 */
+	CUBIC_FREED,		/* others have left the path */
 	CUBIC_RENO,		/* Reno-friendly region, RFC 9438 4.3 */
 	CUBIC_CONCAVE,		/* below w_max, RFC 9438 4.4 */
 	CUBIC_CONVEX,		/* above w_max, RFC 9438 4.5 */
 };
 
-enum {				/* RFC 9406 4.3 */
-	MIN_RTT_THRESH_US = 4000,
-	MAX_RTT_THRESH_US = 16000,
-	MIN_RTT_DIVISOR = 8,
-	N_RTT_SAMPLE = 8,
-	CSS_GROWTH_DIVISOR = 4,
-	CSS_ROUNDS = 5,
-};
-
-/* Conservative slow start grows as congestion avoidance does while the queue is at least
- * this part of the least round trip. */
-#define CSS_QUEUE_DIVISOR 4
-
-/* Slow start does not resume after a queue of this part of the least round trip. */
-#define CSS_LONG_QUEUE_DIVISOR 2
-
 enum {				/* hystart_* parameters of the kernel's cubic */
 	HYSTART_LOW_WINDOW = 16,	/* packets */
 	HYSTART_ACK_DELTA_US = 2000,	/* between ACKs of one train */
 	HYSTART_ACK_DELAY_US = 1000,	/* the most that large GSO packets add to a train (hystart_ack_delay) */
+	HYSTART_MIN_SAMPLES = 8,	/* round trips */
+	HYSTART_DELAY_MIN_US = 4000,
+	HYSTART_DELAY_MAX_US = 16000,
+	HYSTART_DELAY_DIVISOR = 8,	/* of the least round trip */
 };
 
 enum {
-	PROBE_GROWTH = 20,	/* 5 % per round trip: bictcp_update of the kernel */
+	CALM_ROUNDS = 2,	/* without a queue, before a path counts as freed */
+	/* By this part of the share, the window must be more. If all reduced theirs at once, it is
+	 * not until they are as large as before, even if the queue was short. */
+	SHARE_MARGIN = 4,
+	FREED_GROWTH = 8,	/* acknowledged per packet of growth on a freed path: 12.5 % per round trip */
 };
 
 struct curve {			/* what an undo restores, with cc_state.w_max */
@@ -63,20 +53,17 @@ struct cubic {
 	__u32 acked;		/* packets acknowledged, not yet counted in w_est */
 	__u32 last_cwnd;	/* packets; when cnt was computed */
 	__u32 last_time;	/* 1024 us; when cnt was computed */
-	/* slow start; RFC 9406 4.2 */
+	/* rounds */
 	__u32 round_end;	/* sequence number */
-	__u32 round_min_us;	/* ~0: no sample */
+	__u32 round_begin_us;	/* in slow start */
+	__u32 round_min_us;	/* least round trip; ~0: no sample */
 	union {
-		__u32 last_round_min_us;	/* unless like_kernel */
-		__u32 round_begin_us;		/* like_kernel */
+		__u32 last_ack_us;	/* in slow start: of the train */
+		__u32 share;		/* afterwards, packets: share_of */
 	};
-	union {
-		__u32 css_base_us;	/* in conservative slow start */
-		__u32 last_ack_us;	/* otherwise: of the train */
-	};
-	__u8 samples;		/* of this round, up to N_RTT_SAMPLE */
-	__u8 css_left;		/* rounds */
-	bool css_stays : 1;	/* the queue was long: slow start does not resume */
+	__u8 samples;		/* of this round, up to HYSTART_MIN_SAMPLES */
+	__u8 calm_rounds;	/* after slow start: without a queue, up to CALM_ROUNDS */
+	bool freed : 1;		/* others have left the path: at least FREED_GROWTH */
 	bool probing : 1;	/* w_max is not the window of a loss: at least PROBE_GROWTH */
 	bool undo_probing : 1;
 };
@@ -97,7 +84,7 @@ static __noinline void trace_transition(struct tcp_sock *tp, __u32 mode, __u32 w
 	t->cwnd = tp->snd_cwnd;
 	t->min_rtt_us = ca->pub.min_rtt_us;
 	t->round_min_us = ca->round_min_us;
-	t->base_us = ca->css_base_us;
+	t->share = ca->share;
 	t->inflight = tcp_packets_in_flight(tp);
 	t->retrans = tp->total_retrans;
 	t->srtt_us = tp->srtt_us >> 3;
@@ -107,7 +94,7 @@ static __noinline void trace_transition(struct tcp_sock *tp, __u32 mode, __u32 w
 	t->from = ca->pub.mode;
 	t->to = mode;
 	t->why = why;
-	t->css_rounds = CSS_ROUNDS - ca->css_left;
+	t->calm_rounds = ca->calm_rounds;
 	bpf_ringbuf_submit(t, 0);
 }
 
@@ -118,48 +105,83 @@ static __always_inline void set_mode(struct tcp_sock *tp, struct cubic *ca, __u3
 	ca->pub.mode = mode;
 }
 
+/* ---- a path that others have left ------------------------------------------- */
+
+/* A round trip exceeds the least one by an eighth: there is a queue. */
+static __always_inline bool queued(const struct cubic *ca, __u32 rtt_us)
+{
+	__u32 base = ca->pub.min_rtt_us;
+
+	return rtt_us >= base + max_u32(HYSTART_DELAY_MIN_US,
+					min_u32(base / HYSTART_DELAY_DIVISOR, HYSTART_DELAY_MAX_US));
+}
+
+/* With a window and round trips that show a queue: what the connection would have in flight if
+ * it kept its share of the path, but not of the queue, packets. 0 if there is no queue: then
+ * the window does not tell what that share is. */
+static __always_inline __u32 share_of(const struct cubic *ca, __u32 cwnd, __u32 rtt_us)
+{
+	__u32 base = ca->pub.min_rtt_us;
+
+	return base && queued(ca, rtt_us) ? (__u64)cwnd * base / rtt_us : 0;
+}
+
+/* From now on, the path counts as freed if there is no queue although the window is more than its
+ * share was with the given window and round trips. Without a queue in these it never does. */
+static __always_inline void freed_begin(struct cubic *ca, __u32 cwnd, __u32 rtt_us)
+{
+	ca->share = share_of(ca, cwnd, rtt_us);
+	ca->calm_rounds = 0;
+	ca->freed = false;
+}
+
+static __always_inline void freed_round(struct cubic *ca, struct tcp_sock *tp)
+{
+	bool was = ca->freed;
+
+	ca->calm_rounds = queued(ca, ca->round_min_us) ? 0 : min_u32(ca->calm_rounds + 1, CALM_ROUNDS);
+	ca->freed = ca->share && tp->snd_cwnd > ca->share + ca->share / SHARE_MARGIN && ca->calm_rounds == CALM_ROUNDS;
+	if (!was && ca->freed)
+		set_mode(tp, ca, CUBIC_FREED, CUBIC_NO_QUEUE);
+	else if (was && !ca->freed)
+		set_mode(tp, ca, CUBIC_CONVEX, CUBIC_DELAY);
+}
+
+/* With each round trip after slow start. */
+static __always_inline void freed_update(struct cubic *ca, struct tcp_sock *tp, __u32 rtt_us)
+{
+	if (!before(tp->snd_una, ca->round_end)) {
+		freed_round(ca, tp);
+		ca->round_end = tp->snd_nxt;
+		ca->round_min_us = ~0u;
+	}
+	ca->round_min_us = min_u32(ca->round_min_us, rtt_us);
+}
+
 /* ---- the end of slow start ------------------------------------------------- */
 
 static __always_inline void hystart_round(struct cubic *ca, struct tcp_sock *tp)
 {
 	ca->round_end = tp->snd_nxt;
-	if (like_kernel)
-		ca->round_begin_us = tcp_now_us(tp);
-	else
-		ca->last_round_min_us = ca->round_min_us;
-	if (ca->pub.mode != CUBIC_CSS)
-		ca->last_ack_us = tcp_now_us(tp);
+	ca->round_begin_us = tcp_now_us(tp);
+	ca->last_ack_us = tcp_now_us(tp);
 	ca->round_min_us = ~0u;
 	ca->samples = 0;
 }
 
-/* In the kernel a round ends one ACK later, with the first ACK of the next train. */
-static __always_inline bool hystart_round_over(const struct cubic *ca, struct tcp_sock *tp)
-{
-	if (like_kernel)
-		return after(tp->snd_una, ca->round_end);
-	return !before(tp->snd_una, ca->round_end);
-}
-
-static __always_inline void hystart_exit(struct cubic *ca, struct tcp_sock *tp, __u32 why)
+/* rtt_us: round trips that show a queue, 0: none does. */
+static __always_inline void hystart_exit(struct cubic *ca, struct tcp_sock *tp, __u32 why, __u32 rtt_us)
 {
 	tp->snd_ssthresh = tp->snd_cwnd;
+	freed_begin(ca, tp->snd_cwnd, rtt_us);
 	set_mode(tp, ca, CUBIC_CONVEX, why);
 	ca->pub.flags |= CC_FULL_PIPE;
 }
 
-/* The round's smallest delay exceeds base by an eighth: the queue is filling. */
-static __always_inline bool hystart_delayed(const struct cubic *ca, __u32 base)
+/* The round's smallest delay so far shows a queue. */
+static __always_inline bool hystart_delayed(const struct cubic *ca)
 {
-	__u32 thresh = max_u32(MIN_RTT_THRESH_US,
-			       min_u32(base / MIN_RTT_DIVISOR, MAX_RTT_THRESH_US));
-
-	return ca->samples >= N_RTT_SAMPLE && base != ~0u && ca->round_min_us >= base + thresh;
-}
-
-static __always_inline bool hystart_suspects(const struct cubic *ca)
-{
-	return hystart_delayed(ca, like_kernel ? ca->pub.min_rtt_us : ca->last_round_min_us);
+	return ca->samples >= HYSTART_MIN_SAMPLES && queued(ca, ca->round_min_us);
 }
 
 /* The ACKs of one round have followed each other closely for half a round trip, or for a
@@ -180,80 +202,20 @@ static __always_inline bool hystart_train(struct cubic *ca, struct tcp_sock *tp)
 	return now - ca->round_begin_us > most;
 }
 
-/* ---- conservative slow start ------------------------------------------------- */
-
-static __always_inline void css_begin(struct cubic *ca, struct tcp_sock *tp)
-{
-	ca->css_base_us = ca->round_min_us;
-	ca->css_left = CSS_ROUNDS;
-	ca->css_stays = false;
-	set_mode(tp, ca, CUBIC_CSS, CUBIC_DELAY);
-}
-
-/* The round's smallest delay so far shows a queue of a part of the least round trip. */
-static __always_inline bool css_queue(const struct cubic *ca, __u32 divisor)
-{
-	__u32 base = ca->pub.min_rtt_us;
-
-	return ca->round_min_us > base + base / divisor;
-}
-
-/* A long queue is mostly not the burst of one other connection, but that of connections that fill the link: if it is gone for a
- * moment, it comes back. */
-static __always_inline void css_judge_queue(struct cubic *ca)
-{
-	if (like_kernel && ca->samples >= N_RTT_SAMPLE && css_queue(ca, CSS_LONG_QUEUE_DIVISOR))
-		ca->css_stays = true;
-}
-
-/* There is no queue, or it was another connection's and is gone. */
-static __always_inline bool css_spurious(const struct cubic *ca)
-{
-	if (ca->css_stays)
-		return false;
-	if (like_kernel)
-		return ca->samples >= N_RTT_SAMPLE && !hystart_suspects(ca);
-	return ca->samples >= N_RTT_SAMPLE && ca->round_min_us < ca->css_base_us;
-}
-
-static __always_inline void css_resume(struct cubic *ca, struct tcp_sock *tp)
-{
-	set_mode(tp, ca, CUBIC_SLOW_START, CUBIC_SPURIOUS);
-	/* Trains count again from the next round on. */
-	ca->last_ack_us = tcp_now_us(tp) - HYSTART_ACK_DELTA_US - 1;
-}
-
-/* Packets acknowledged per packet of growth. A round without a sample counts as one with
- * the longest delay. */
-static __always_inline __u32 css_growth(const struct cubic *ca)
-{
-	return like_kernel && css_queue(ca, CSS_QUEUE_DIVISOR) ? PROBE_GROWTH : CSS_GROWTH_DIVISOR;
-}
-
 static __always_inline void hystart_update(struct cubic *ca, struct tcp_sock *tp, __u32 rtt_us)
 {
-	if (hystart_round_over(ca, tp)) {
+	/* As in the kernel, a round ends with the first ACK of the next train. */
+	if (after(tp->snd_una, ca->round_end))
 		hystart_round(ca, tp);
-		if (ca->pub.mode == CUBIC_CSS && !--ca->css_left) {
-			hystart_exit(ca, tp, CUBIC_ROUNDS);
-			return;
-		}
-	}
 	ca->round_min_us = min_u32(ca->round_min_us, rtt_us);
-	if (ca->samples < N_RTT_SAMPLE)
+	if (ca->samples < HYSTART_MIN_SAMPLES)
 		ca->samples++;
-	if (ca->pub.mode == CUBIC_CSS) {
-		css_judge_queue(ca);
-		if (css_spurious(ca))
-			css_resume(ca, tp);
+	if (tp->snd_cwnd < HYSTART_LOW_WINDOW)
 		return;
-	}
-	if (like_kernel && tp->snd_cwnd < HYSTART_LOW_WINDOW)
-		return;
-	if (like_kernel && hystart_train(ca, tp))
-		hystart_exit(ca, tp, CUBIC_TRAIN);
-	else if (hystart_suspects(ca))
-		css_begin(ca, tp);
+	if (hystart_train(ca, tp))
+		hystart_exit(ca, tp, CUBIC_TRAIN, 0);
+	else if (hystart_delayed(ca))
+		hystart_exit(ca, tp, CUBIC_DELAY, ca->round_min_us);
 }
 
 #endif

@@ -47,12 +47,12 @@ enum bbr3_why {
 	BBR3_DRAIN_TIME,	/* three rounds in Drain were not enough: Drain */
 };
 
-struct cubic_transition {	/* of slow start */
+struct cubic_transition {	/* from slow start, and to and from a freed path */
 	__u64 at_ns;		/* CLOCK_MONOTONIC */
 	__u32 cwnd;		/* packets */
 	__u32 min_rtt_us;	/* least so far */
 	__u32 round_min_us;	/* of this round */
-	__u32 base_us;		/* of the round that suggested a queue */
+	__u32 share;		/* packets; 0: unknown */
 	__u32 inflight;		/* packets */
 	__u32 retrans;		/* packets */
 	__u32 srtt_us;
@@ -62,15 +62,14 @@ struct cubic_transition {	/* of slow start */
 	__u8 from;		/* enum cubic_mode */
 	__u8 to;
 	__u8 why;		/* enum cubic_why */
-	__u8 css_rounds;	/* rounds of CSS that have begun */
+	__u8 calm_rounds;	/* without a queue */
 };
 
 enum cubic_why {
-	CUBIC_DELAY,		/* round trips became longer: slow start, CSS */
-	CUBIC_TRAIN,		/* a train of ACKs as long as the path: slow start, CSS */
-	CUBIC_SPURIOUS,		/* the round trips are as short as before: CSS to slow start */
-	CUBIC_ROUNDS,		/* CSS_ROUNDS are over: CSS */
-	CUBIC_LOSS,		/* a loss or a mark: slow start, CSS */
+	CUBIC_DELAY,		/* round trips became longer: slow start, freed */
+	CUBIC_TRAIN,		/* a train of ACKs as long as the path: slow start */
+	CUBIC_NO_QUEUE,		/* round trips are short: to freed */
+	CUBIC_LOSS,		/* a loss or a mark: slow start */
 };
 
 _Static_assert(sizeof(struct bbr3_transition) == 80, "trace");

@@ -28,7 +28,6 @@ const (
 	cubicProgCubicUndoCwnd         = "cubic_undo_cwnd"
 	cubicVarCongControlWithAck     = "cong_control_with_ack"
 	cubicVarJiffyUs                = "jiffy_us"
-	cubicVarLikeKernel             = "like_kernel"
 	cubicVarTraceTransitions       = "trace_transitions"
 )
 
@@ -98,7 +97,6 @@ type cubicMapSpecs struct {
 type cubicVariableSpecs struct {
 	CongControlWithAck *ebpf.VariableSpec `ebpf:"cong_control_with_ack"`
 	JiffyUs            *ebpf.VariableSpec `ebpf:"jiffy_us"`
-	LikeKernel         *ebpf.VariableSpec `ebpf:"like_kernel"`
 	TraceTransitions   *ebpf.VariableSpec `ebpf:"trace_transitions"`
 }
 
@@ -139,7 +137,6 @@ func (m *cubicMaps) Close() error {
 type cubicVariables struct {
 	CongControlWithAck *ebpf.Variable `ebpf:"cong_control_with_ack"`
 	JiffyUs            *ebpf.Variable `ebpf:"jiffy_us"`
-	LikeKernel         *ebpf.Variable `ebpf:"like_kernel"`
 	TraceTransitions   *ebpf.Variable `ebpf:"trace_transitions"`
 }
 

@@ -3,6 +3,7 @@ package cc
 import (
 	"bytes"
 	"encoding/binary"
+	"errors"
 	"io"
 	"net"
 	"testing"
@@ -20,15 +21,16 @@ func tracedCubic(t *testing.T, cc string) *ringbuf.Reader {
 	return traced(t, "tcpilot_cubic", cc, "cubic_transitions")
 }
 
-// slowStartOn sends on a path until slow start is over. It calls begun once it sends, and
-// each with every transition as it happens.
-func slowStartOn(t *testing.T, p *path, ring *ringbuf.Reader, lasts time.Duration, begun func(), each func(cubicTransition)) (trace []cubicTransition) {
+// cubicOn sends on a path for a time, or until each returns false. It calls begun once it sends, and each with every transition
+// as it happens.
+func cubicOn(t *testing.T, p *path, ring *ringbuf.Reader, lasts time.Duration, begun func(net.Conn), each func(cubicTransition) bool) (trace []cubicTransition) {
 	t.Helper()
 	c := p.connect(t, "test_trace")
 	go func() { _, _ = io.Copy(c, content()) }()
-	begun()
+	until := time.Now().Add(lasts)
+	begun(c)
 	port := uint16(c.LocalAddr().(*net.TCPAddr).Port)
-	for until := time.Now().Add(lasts); time.Now().Before(until); {
+	for time.Now().Before(until) {
 		ring.SetDeadline(until)
 		r, err := ring.Read()
 		if err != nil {
@@ -41,79 +43,107 @@ func slowStartOn(t *testing.T, p *path, ring *ringbuf.Reader, lasts time.Duratio
 			continue
 		}
 		t.Log(one)
-		trace = append(trace, one)
-		if one.To >= reno {
+		if trace = append(trace, one); !each(one) {
 			break
 		}
-		each(one)
 	}
 	must(t, c.Close())
-	for _, complaint := range checkSlowStart(trace) {
+	for _, complaint := range checkCubic(trace) {
 		t.Error(complaint)
 	}
 	return trace
 }
 
-// spikeOn sends on a path whose round trips become longer after some, by a time, until conservative slow start begins.
-func spikeOn(t *testing.T, ring *ringbuf.Reader, longer time.Duration) (trace []cubicTransition) {
+// grewWhileFreed checks that the window grew by a factor at least while the path was freed, with nothing sent again.
+func grewWhileFreed(t *testing.T, trace []cubicTransition, factor uint32) {
 	t.Helper()
+	if len(trace) < 2 || trace[len(trace)-1].From == slowStart {
+		t.Fatalf("%v: want that the path is freed, and that this ends", trace)
+	}
+	begin, end := trace[len(trace)-2], trace[len(trace)-1]
+	if end.Cwnd < factor*begin.Cwnd || end.Retrans > begin.Retrans {
+		t.Errorf("the window grew from %d to %d packets, want %d times as much; %d packets were sent again", begin.Cwnd, end.Cwnd, factor, end.Retrans-begin.Retrans)
+	}
+}
+
+// untilFreed ends with the first time on a freed path.
+func untilFreed(one cubicTransition) bool { return one.From == slowStart || one.To == freed }
+
+// TestRootCubicSpike: round trips that are longer for a while, as with another connection's burst in the queue, end slow start.
+// When they are short again, the window grows until there is a queue.
+func TestRootCubicSpike(t *testing.T) {
+	ring := tracedCubic(t, "test_trace")
 	p := newPath(t)
 	usual := link.Spec{Rate: 100e6, Delay: 40 * time.Millisecond, Queue: link.Queue{Bytes: 1_250_000}}
 	spike := usual
-	spike.Delay += longer
+	spike.Delay += 10 * time.Millisecond
 	must(t, p.there.Set(usual))
-	begun := func() { // after the first round trip, several before slow start would end
+	begun := func(net.Conn) { // after the first round trip, several before slow start would end
 		time.Sleep(80 * time.Millisecond)
 		must(t, p.there.Set(spike))
 	}
-	return slowStartOn(t, p, ring, 3*time.Second, begun, func(one cubicTransition) {
-		if one.To == css {
+	trace := cubicOn(t, p, ring, 5*time.Second, begun, func(one cubicTransition) bool {
+		if one.From == slowStart {
 			must(t, p.there.Set(usual))
 		}
+		return untilFreed(one)
 	})
+	if len(trace) == 0 || trace[0].Why != byDelay {
+		t.Fatalf("%v: want that the delay ends slow start", trace)
+	}
+	grewWhileFreed(t, trace, 3)
 }
 
-// TestRootCubicSpike: round trips that are longer for a while, as with another
-// connection's burst in the queue, lead to conservative slow start and from there back to
-// slow start.
-func TestRootCubicSpike(t *testing.T) {
-	trace := spikeOn(t, tracedCubic(t, "test_trace"), 10*time.Millisecond)
-	if len(trace) < 2 || trace[0].To != css || trace[1].To != slowStart {
-		t.Fatalf("%v: want conservative slow start, and back to slow start", trace)
+// TestRootCubicFreed: after a loss in the queue of a full link, of which most becomes free, the window grows until there is a queue again.
+// The kernel's cubic would take 15 s.
+func TestRootCubicFreed(t *testing.T) {
+	ring := tracedCubic(t, "test_trace")
+	p := newPath(t)
+	full := link.Spec{Rate: 5e6, Delay: 40 * time.Millisecond, Queue: link.Queue{Bytes: 50_000}}
+	free := link.Spec{Rate: 100e6, Delay: 40 * time.Millisecond, Queue: link.Queue{Bytes: 1_250_000}}
+	must(t, p.there.Set(full))
+	begun := func(c net.Conn) {
+		eventually(t, func() error {
+			if tcpInfo(t, c).Total_retrans == 0 {
+				return errors.New("nothing was lost")
+			}
+			return nil
+		})
+		must(t, p.there.Set(free))
 	}
-	if begin, last := trace[0], trace[len(trace)-1]; last.Cwnd < 3*begin.Cwnd {
-		t.Errorf("slow start ended at %d packets, conservative slow start began at %d: want that slow start resumed", last.Cwnd, begin.Cwnd)
+	trace := cubicOn(t, p, ring, 20*time.Second, begun, func(one cubicTransition) bool {
+		return untilFreed(one) || one.Retrans == 0 // before the loss
+	})
+	grewWhileFreed(t, trace, 5)
+	if begin, end := trace[len(trace)-2], trace[len(trace)-1]; end.At-begin.At > 8e9 {
+		t.Errorf("it took %.1f s", float64(end.At-begin.At)/1e9)
 	}
 }
 
-// TestRootCubicLongQueue: round trips that are longer by half for a while, as with other connections that fill the link, end slow
-// start, also if they are as short as before at once.
-func TestRootCubicLongQueue(t *testing.T) {
-	trace := spikeOn(t, tracedCubic(t, "test_trace"), 65*time.Millisecond)
-	if len(trace) != 2 || trace[0].To != css || trace[1].From != css || trace[1].Why != cssRounds {
-		t.Fatalf("%v: want conservative slow start, and its end after five rounds", trace)
-	}
-	if begin, end := trace[0], trace[1]; end.Cwnd > 4*begin.Cwnd { // 1.25^5 is 3.05
-		t.Errorf("the window grew from %d to %d packets in conservative slow start", begin.Cwnd, end.Cwnd)
-	}
-}
-
-// TestRootCubicQueue: a queue that stays ends slow start after five rounds.
+// TestRootCubicQueue: a queue that stays ends slow start, and the path is not taken for freed.
 func TestRootCubicQueue(t *testing.T) {
 	ring := tracedCubic(t, "test_trace")
 	p := newPath(t)
-	// ACKs arrive 6 ms apart: no train. The queue has room for all five rounds.
+	// ACKs arrive 6 ms apart: no train. The queue has room for 5 % per round trip.
 	must(t, p.there.Set(link.Spec{Rate: 4e6, Delay: 40 * time.Millisecond, Queue: link.Queue{Bytes: 600_000}}))
-	trace := slowStartOn(t, p, ring, 10*time.Second, func() {}, func(cubicTransition) {})
-	if len(trace) < 2 {
-		t.Fatalf("%v: want the end of slow start", trace)
+	trace := cubicOn(t, p, ring, 3*time.Second, func(net.Conn) {}, func(cubicTransition) bool { return true })
+	if len(trace) != 1 || trace[0].Why != byDelay || trace[0].Retrans > 0 {
+		t.Errorf("%v: want the end of slow start by a delay, and nothing else", trace)
 	}
-	last := trace[len(trace)-1]
-	if last.From != css || last.To != convex || last.Why != cssRounds || last.Retrans > 0 {
-		t.Errorf("slow start ended by %s", last)
-	}
-	if begin := trace[len(trace)-2]; last.Cwnd > 4*begin.Cwnd { // 1.25^5 is 3.05
-		t.Errorf("the window grew from %d to %d packets in conservative slow start", begin.Cwnd, last.Cwnd)
+}
+
+// TestRootCubicShallow: a loss without a queue does not tell that others fill the path: the window is then as the kernel's.
+func TestRootCubicShallow(t *testing.T) {
+	ring := tracedCubic(t, "test_trace")
+	p := newPath(t)
+	must(t, p.there.Set(link.Spec{Rate: 20e6, Delay: 40 * time.Millisecond, Queue: link.Queue{Bytes: 8_000}}))
+	var lost uint32
+	trace := cubicOn(t, p, ring, 4*time.Second, func(c net.Conn) {
+		time.Sleep(3 * time.Second)
+		lost = tcpInfo(t, c).Total_retrans
+	}, func(cubicTransition) bool { return true })
+	if len(trace) != 1 || lost == 0 {
+		t.Errorf("%v, %d packets sent again: want losses, and only the end of slow start", trace, lost)
 	}
 }
 
@@ -130,7 +160,7 @@ func TestRootCubicTrain(t *testing.T) {
 	const connections, want = 60, 3
 	inTime := 0
 	for n := 0; n < connections && inTime < want; n++ {
-		trace := slowStartOn(t, p, ring, 3*time.Second, func() {}, func(cubicTransition) {})
+		trace := cubicOn(t, p, ring, 3*time.Second, func(net.Conn) {}, func(cubicTransition) bool { return false })
 		if len(trace) == 0 {
 			t.Log("slow start did not end")
 			continue

@@ -62,7 +62,7 @@ type traceCubicTransition struct {
 	Cwnd       uint32
 	MinRttUs   uint32
 	RoundMinUs uint32
-	BaseUs     uint32
+	Share      uint32
 	Inflight   uint32
 	Retrans    uint32
 	SrttUs     uint32
@@ -72,7 +72,7 @@ type traceCubicTransition struct {
 	From       uint8
 	To         uint8
 	Why        uint8
-	CssRounds  uint8
+	CalmRounds uint8
 }
 
 type traceCubicWhy uint32
@@ -80,9 +80,8 @@ type traceCubicWhy uint32
 const (
 	traceCubicWhyCUBIC_DELAY    traceCubicWhy = 0
 	traceCubicWhyCUBIC_TRAIN    traceCubicWhy = 1
-	traceCubicWhyCUBIC_SPURIOUS traceCubicWhy = 2
-	traceCubicWhyCUBIC_ROUNDS   traceCubicWhy = 3
-	traceCubicWhyCUBIC_LOSS     traceCubicWhy = 4
+	traceCubicWhyCUBIC_NO_QUEUE traceCubicWhy = 2
+	traceCubicWhyCUBIC_LOSS     traceCubicWhy = 3
 )
 
 // Names of all BPF objects in the ELF.

@@ -80,7 +80,7 @@ var catalogue = []Control{
 	{CC: tcp.CCOf("tcpilot_bbr3"), Preferred: true, LossTolerant: true, InsteadOf: tcp.CCOf("bbr"),
 		Modes: []string{"startup", "drain", "probe-down", "probe-cruise", "probe-refill", "probe-up", "probe-rtt"}},
 	{CC: tcp.CCOf("tcpilot_cubic"), Preferred: true, VariantOf: tcp.CCOf("cubic"), ExpectedLead: 0.03,
-		Modes: []string{"slow-start", "css", "reno", "concave", "convex"}},
+		Modes: []string{"slow-start", "freed", "reno", "concave", "convex"}},
 	{CC: tcp.CCOf("tcpilot_dctcp"), Preferred: true, NeedsECN: true, VariantOf: tcp.CCOf("dctcp"), Modes: scalableModes},
 	{CC: tcp.CCOf("dctcp"), InLinux: true, Preferred: true, NeedsECN: true},
 	{CC: tcp.CCOf("reno"), InLinux: true, Preferred: true, Deployed: 2},
