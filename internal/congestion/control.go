@@ -68,10 +68,9 @@ var scalableModes = []string{"slow-start", "avoidance"}
 // Deployed: cubic is the default of Linux (RFC 9438), reno is the standard (RFC 5681).
 //
 // tcpilot_bbr3 works like bbr, with a third of its retransmissions, and leaves more to other
-// connections. tcpilot_cubic works like cubic, but does not end slow start at a burst of another
-// connection. Its reward is 0.16 higher if cubic ends slow start early, and the same in long
-// flows, so most paths lie between. If many connections overflow a queue together, its reward is a
-// little lower, so that cubic stays an arm beside it
+// connections. tcpilot_cubic works like cubic, but soon uses what others have left of the path
+// (docs/design/0036-a-freed-path.md): connections are a few percent faster where others come and
+// go, and the same otherwise, so that cubic stays an arm beside it
 // (docs/design/0026-own-congestion-controls.md). tcpilot_ledbat gives way to all other traffic, and so
 // would never be the best arm. tcpilot_prague is an experiment if the kernel has no accurate ECN.
 var catalogue = []Control{
