@@ -7,13 +7,13 @@
  * have a larger window, the window is Reno's.
  *
  * It differs from the kernel's cubic where others have left the path. If a connection met the
- * queue of others when its slow start ended or at its last loss, that window says little once
- * they are gone: the kernel's takes many seconds to leave a window of 30 packets on an empty
- * path for 400. Here the round trips tell. If they show no queue for two rounds, and the window
- * is more than the connection's share of the path was at that time, it grows by 12.5 % per round
- * trip. This ends with the first round that shows a queue, so that nothing is taken from
- * others. After a loss without a queue (random loss, a shallow buffer, a mark) the window is
- * the kernel's.
+ * queue of others when a delay ended its slow start, or at its last loss, its window says little
+ * once they are gone: the kernel's takes many seconds to leave a window of 30 packets on an
+ * empty path for 400. Here the round trips tell. If they show no queue for two rounds, and the
+ * window is more than the connection's share of the path was at that time, it grows by 12.5 %
+ * per round trip. This pauses with the first round that shows a queue, so that little is taken
+ * from others. After a loss without a queue (random loss, a shallow buffer, a mark for a short
+ * queue) the window is the kernel's.
  *
  * Departures from RFC 9438 that it shares with the kernel's cubic:
  * - windows are whole packets; growth is the number of packets that must be acknowledged
@@ -26,7 +26,7 @@
  * - Reno's growth (4.3) stays 0.53 packets per round trip beyond cwnd_prior
  * - HyStart in place of HyStart++ (RFC 9406), which overflows queues: all by the RFCs, 13 %
  *   were sent again where the kernel's cubic had 0.2 (five objects of 1 MB at a time)
- * Where it always follows the RFC, and the kernel's cubic does not:
+ * Where it follows the RFC, and the kernel's cubic does not:
  * - after an undo the whole curve is restored (9438 4.9), not only the window, so that on
  *   paths that reorder it has more goodput than the kernel's
  * - HyStart acts only before the first loss or timeout
@@ -206,7 +206,8 @@ __u32 BPF_PROG(cubic_ssthresh, struct tcp_sock *tp)
 	ca->curve.epoch = 0;
 	ca->curve.cwnd_prior = cwnd;
 	ca->probing = false;
-	freed_begin(ca, cwnd, tp->srtt_us >> 3);
+	/* In a calm round, srtt is long by jitter or delayed ACKs, and the loss is random. */
+	freed_begin(ca, cwnd, ca->calm_rounds ? 0 : tp->srtt_us >> 3);
 	if (trace_transitions && tp->snd_ssthresh >= TCP_INFINITE_SSTHRESH)
 		trace_transition(tp, CUBIC_CONCAVE, CUBIC_LOSS);
 	ca->pub.mode = CUBIC_SLOW_START;
@@ -270,7 +271,7 @@ void BPF_PROG(cubic_pkts_acked, struct tcp_sock *tp, const struct ack_sample *sa
 
 	if (sample->rtt_us < 0)
 		return;
-	if (tp->snd_ssthresh < TCP_INFINITE_SSTHRESH)
+	if (tp->snd_ssthresh < TCP_INFINITE_SSTHRESH && ca->pub.flags & CC_FULL_PIPE)
 		freed_update(ca, tp, rtt_us);
 	if (ca->curve.epoch && tcp_now_1024us(tp) - ca->curve.epoch < SETTLE)
 		return;

@@ -7,8 +7,8 @@
 #include "cc.bpf.h"
 #include "trace.h"
 
-/* The end of slow start, and of each time on a freed path, is written to cubic_transitions.
- * Off: that ring stays empty. */
+/* The end of slow start, and each time on a freed path (its end only if a round ends it, not if a
+ * loss does), are written to cubic_transitions. Off: that ring stays empty. */
 const volatile bool trace_transitions = false;
 
 enum cubic_mode {
@@ -59,7 +59,7 @@ struct cubic {
 	__u32 round_min_us;	/* least round trip; ~0: no sample */
 	union {
 		__u32 last_ack_us;	/* in slow start: of the train */
-		__u32 share;		/* afterwards, packets: share_of */
+		__u32 share;		/* since CC_FULL_PIPE, packets: share_of; 0: unknown */
 	};
 	__u8 samples;		/* of this round, up to HYSTART_MIN_SAMPLES */
 	__u8 calm_rounds;	/* after slow start: without a queue, up to CALM_ROUNDS */
@@ -107,13 +107,23 @@ static __always_inline void set_mode(struct tcp_sock *tp, struct cubic *ca, __u3
 
 /* ---- a path that others have left ------------------------------------------- */
 
-/* A round trip exceeds the least one by an eighth: there is a queue. */
+/* A delay that is a queue, however short the round trip is: an eighth of the least one. */
+static __always_inline __u32 queue_us(const struct cubic *ca)
+{
+	return min_u32(ca->pub.min_rtt_us / HYSTART_DELAY_DIVISOR, HYSTART_DELAY_MAX_US);
+}
+
+/* Round trips that show a queue for certain: HyStart's threshold. */
 static __always_inline bool queued(const struct cubic *ca, __u32 rtt_us)
 {
-	__u32 base = ca->pub.min_rtt_us;
+	return rtt_us >= ca->pub.min_rtt_us + max_u32(HYSTART_DELAY_MIN_US, queue_us(ca));
+}
 
-	return rtt_us >= base + max_u32(HYSTART_DELAY_MIN_US,
-					min_u32(base / HYSTART_DELAY_DIVISOR, HYSTART_DELAY_MAX_US));
+/* Round trips that show for certain that there is none. Below 32 ms this is less than HyStart's
+ * threshold: at 5 ms, that is most of a queue. */
+static __always_inline bool calm(const struct cubic *ca, __u32 rtt_us)
+{
+	return rtt_us < ca->pub.min_rtt_us + queue_us(ca);
 }
 
 /* With a window and round trips that show a queue: what the connection would have in flight if
@@ -135,11 +145,12 @@ static __always_inline void freed_begin(struct cubic *ca, __u32 cwnd, __u32 rtt_
 	ca->freed = false;
 }
 
+/* A connection that does not use its window says nothing of the queue that it would make. */
 static __always_inline void freed_round(struct cubic *ca, struct tcp_sock *tp)
 {
-	bool was = ca->freed;
+	bool was = ca->freed, alone = calm(ca, ca->round_min_us) && tcp_is_cwnd_limited(tp);
 
-	ca->calm_rounds = queued(ca, ca->round_min_us) ? 0 : min_u32(ca->calm_rounds + 1, CALM_ROUNDS);
+	ca->calm_rounds = alone ? min_u32(ca->calm_rounds + 1, CALM_ROUNDS) : 0;
 	ca->freed = ca->share && tp->snd_cwnd > ca->share + ca->share / SHARE_MARGIN && ca->calm_rounds == CALM_ROUNDS;
 	if (!was && ca->freed)
 		set_mode(tp, ca, CUBIC_FREED, CUBIC_NO_QUEUE);
@@ -154,6 +165,7 @@ static __always_inline void freed_update(struct cubic *ca, struct tcp_sock *tp, 
 		freed_round(ca, tp);
 		ca->round_end = tp->snd_nxt;
 		ca->round_min_us = ~0u;
+		ca->samples = 0;	/* slow start resumes after an undo */
 	}
 	ca->round_min_us = min_u32(ca->round_min_us, rtt_us);
 }
@@ -176,12 +188,6 @@ static __always_inline void hystart_exit(struct cubic *ca, struct tcp_sock *tp, 
 	freed_begin(ca, tp->snd_cwnd, rtt_us);
 	set_mode(tp, ca, CUBIC_CONVEX, why);
 	ca->pub.flags |= CC_FULL_PIPE;
-}
-
-/* The round's smallest delay so far shows a queue. */
-static __always_inline bool hystart_delayed(const struct cubic *ca)
-{
-	return ca->samples >= HYSTART_MIN_SAMPLES && queued(ca, ca->round_min_us);
 }
 
 /* The ACKs of one round have followed each other closely for half a round trip, or for a
@@ -207,14 +213,14 @@ static __always_inline void hystart_update(struct cubic *ca, struct tcp_sock *tp
 	/* As in the kernel, a round ends with the first ACK of the next train. */
 	if (after(tp->snd_una, ca->round_end))
 		hystart_round(ca, tp);
-	ca->round_min_us = min_u32(ca->round_min_us, rtt_us);
-	if (ca->samples < HYSTART_MIN_SAMPLES)
-		ca->samples++;
 	if (tp->snd_cwnd < HYSTART_LOW_WINDOW)
 		return;
+	ca->round_min_us = min_u32(ca->round_min_us, rtt_us);
 	if (hystart_train(ca, tp))
 		hystart_exit(ca, tp, CUBIC_TRAIN, 0);
-	else if (hystart_delayed(ca))
+	else if (ca->samples < HYSTART_MIN_SAMPLES)
+		ca->samples++;
+	else if (queued(ca, ca->round_min_us))
 		hystart_exit(ca, tp, CUBIC_DELAY, ca->round_min_us);
 }
 

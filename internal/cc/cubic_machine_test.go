@@ -68,6 +68,12 @@ func (t cubicTransition) delayed() bool {
 	return t.RoundMin >= t.MinRTT+max(4000, min(t.MinRTT/8, 16000))
 }
 
+// calm reports whether the round shows that there is no queue.
+func (t cubicTransition) calm() bool { return t.RoundMin < t.MinRTT+min(t.MinRTT/8, 16000) }
+
+// more reports whether the window is more than the share by a quarter.
+func (t cubicTransition) more() bool { return t.Share > 0 && t.Cwnd > t.Share+t.Share/4 }
+
 // checkCubic follows one connection and returns what is not allowed.
 func checkCubic(trace []cubicTransition) (complaints []string) {
 	over, free := false, false
@@ -80,14 +86,14 @@ func checkCubic(trace []cubicTransition) (complaints []string) {
 				problem = "there is no queue"
 			}
 		case ends && (t.Why == byTrain || t.Why == byLoss):
-		case over && !free && t.To == freed && t.Why == noQueue:
-			if t.delayed() || t.CalmRounds != 2 {
+		case over && t.From != freed && t.To == freed && t.Why == noQueue: // a loss may have ended the time before
+			if !t.calm() || t.CalmRounds != 2 {
 				problem = "there may be a queue"
-			} else if t.Share == 0 || t.Cwnd <= t.Share {
+			} else if !t.more() {
 				problem = "the window is not more than the share"
 			}
 		case free && t.To == convex && t.Why == byDelay:
-			if !t.delayed() && t.Cwnd > t.Share {
+			if t.calm() && t.more() {
 				problem = "there is no queue"
 			}
 		default:
@@ -121,7 +127,8 @@ func TestCubicMachine(t *testing.T) {
 		{1, func(t *cubicTransition) { t.RoundMin = 57_000 }, "there may be a queue"},
 		{1, func(t *cubicTransition) { t.CalmRounds = 1 }, "there may be a queue"},
 		{1, func(t *cubicTransition) { t.Share = 0 }, "not more than the share"},
-		{1, func(t *cubicTransition) { t.Share = 42 }, "not more than the share"},
+		{1, func(t *cubicTransition) { t.Share = 34 }, "not more than the share"},
+		{1, func(t *cubicTransition) { t.MinRTT, t.RoundMin = 10_000, 12_000 }, "there may be a queue"},
 		{2, func(t *cubicTransition) { t.RoundMin = 50_100 }, "there is no queue"},
 		{2, func(t *cubicTransition) { t.To, t.Why = freed, noQueue }, "no such edge"},
 		{3, func(t *cubicTransition) { t.To = convex }, "no such edge"},

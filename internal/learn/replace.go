@@ -63,6 +63,6 @@ func relativeFails(cs []candidate, c *candidate, worse func(*candidate) bool) bo
 	return false
 }
 
-// related reports whether one of two arms is a variant of the other. tcpilot_cubic and cubic differ in slow start alone, and
-// running connections are past it.
+// related reports whether one of two arms is a variant of the other. The controls differ too little for
+// a switch in mid-flight.
 func related(a, b *candidate) bool { return a.VariantOf == b.CC || b.VariantOf == a.CC }
