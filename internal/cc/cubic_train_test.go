@@ -88,34 +88,34 @@ func checkTrain(trace []cubicTransition, acks arrivals) (complaints []string) {
 		tenth    = 10
 		fraction = 2 // of the least round trip, without pacing
 	)
-	last := trace[0]
-	least := time.Duration(last.MinRTT) * time.Microsecond
+	end := trace[0]
+	least := time.Duration(end.MinRTT) * time.Microsecond
 	acks.trains(gap-slack, func(t train) bool {
-		if t.To+uint64(delay) >= last.At {
+		if t.To+uint64(delay) >= end.At {
 			return false
 		}
 		if most := (least + allowed) / fraction; t.lasts() > most+most/tenth {
-			complaints = append(complaints, fmt.Sprintf("a train of %s, the least round trip is %s, and slow start continues until %s", t.lasts(), least, last))
+			complaints = append(complaints, fmt.Sprintf("a train of %s, the least round trip is %s, and slow start continues until %s", t.lasts(), least, end))
 			return false
 		}
 		return true
 	})
-	if last.Why != byTrain {
+	if end.Why != byTrain {
 		return complaints
 	}
 	longest := time.Duration(0)
 	acks.trains(gap+slack, func(t train) bool {
-		if t.To > last.At {
+		if t.To > end.At {
 			return false
 		}
-		if last.At-t.To < uint64(delay) {
+		if end.At-t.To < uint64(delay) {
 			longest = t.lasts()
 		}
 		return true
 	})
-	least = time.Duration(last.MinRTT) * time.Microsecond / fraction
+	least = time.Duration(end.MinRTT) * time.Microsecond / fraction
 	if longest < least-least/tenth {
-		complaints = append(complaints, fmt.Sprintf("ends for a train of %s, less than %s: %s", longest, least, last))
+		complaints = append(complaints, fmt.Sprintf("ends for a train of %s, less than %s: %s", longest, least, end))
 	}
 	return complaints
 }

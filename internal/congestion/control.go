@@ -69,8 +69,8 @@ var scalableModes = []string{"slow-start", "avoidance"}
 //
 // tcpilot_bbr3 works like bbr, with a third of its retransmissions, and leaves more to other
 // connections. tcpilot_cubic works like cubic, but soon uses what others have left of the path
-// (docs/design/0036-a-freed-path.md): connections are a few percent faster where others come and
-// go, and the same otherwise, so that cubic stays an arm beside it
+// (docs/design/0036-a-freed-path.md): connections are two percent faster in the mean where others
+// come and go, and the slowest by more; cubic stays an arm beside it
 // (docs/design/0026-own-congestion-controls.md). tcpilot_ledbat gives way to all other traffic, and so
 // would never be the best arm. tcpilot_prague is an experiment if the kernel has no accurate ECN.
 var catalogue = []Control{
