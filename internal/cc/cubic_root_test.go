@@ -164,19 +164,13 @@ func loses(t *testing.T, c net.Conn) {
 	})
 }
 
-// TestRootCubicShortPath: a queue of a quarter of a short path, which is there after each loss, is less than HyStart's 4 ms, and a queue.
+// TestRootCubicShortPath: a queue of a quarter of a short path, which is often there after a loss, is less than HyStart's 4 ms, and a
+// queue: checkCubic does not allow that the path counts as freed then.
 func TestRootCubicShortPath(t *testing.T) {
 	ring := tracedCubic(t, "test_trace")
 	p := newPath(t) // the way back takes 10 ms
 	must(t, p.there.Set(link.Spec{Rate: 20e6, Queue: link.Queue{Bytes: 21_000}}))
-	var lost uint32
-	trace := cubicOn(t, p, ring, 4*time.Second, func(c net.Conn) {
-		time.Sleep(3 * time.Second)
-		lost = tcpInfo(t, c).Total_retrans
-	}, func(cubicTransition) bool { return true })
-	if len(trace) != 1 || lost == 0 {
-		t.Errorf("%v, %d packets sent again: want losses, and only the end of slow start", trace, lost)
-	}
+	cubicOn(t, p, ring, 4*time.Second, func(c net.Conn) { loses(t, c) }, func(cubicTransition) bool { return true })
 }
 
 // TestRootCubicTrain: a train of ACKs for half a round trip ends slow start before there
