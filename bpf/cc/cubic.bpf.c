@@ -204,9 +204,8 @@ __u32 BPF_PROG(cubic_ssthresh, struct tcp_sock *tp)
 	ca->undo_probing = ca->probing;
 
 	ca->curve.epoch = 0;
-	ca->curve.cwnd_prior = cwnd;
 	ca->probing = false;
-	/* In a calm round, srtt is long by jitter or delayed ACKs, and the loss is random. */
+	/* After a round without a queue, a long srtt comes from jitter or delayed ACKs. */
 	freed_begin(ca, cwnd, ca->calm_rounds ? 0 : tp->srtt_us >> 3);
 	if (trace_transitions && tp->snd_ssthresh >= TCP_INFINITE_SSTHRESH)
 		trace_transition(tp, CUBIC_CONCAVE, CUBIC_LOSS);

@@ -31,8 +31,8 @@ enum {				/* hystart_* parameters of the kernel's cubic */
 
 enum {
 	CALM_ROUNDS = 2,	/* without a queue, before a path counts as freed */
-	/* By this part of the share, the window must be more. If all reduced theirs at once, it is
-	 * not until they are as large as before, even if the queue was short. */
+	/* The window must exceed the share by this part of it. If all connections reduce theirs at
+	 * once and the queue was short, it is empty for a while although none has left. */
 	SHARE_MARGIN = 4,
 	FREED_GROWTH = 8,	/* acknowledged per packet of growth on a freed path: 12.5 % per round trip */
 };
@@ -41,7 +41,6 @@ struct curve {			/* what an undo restores, with cc_state.w_max */
 	__u32 epoch;		/* 1024 us; when congestion avoidance began, 0: not yet */
 	__u32 k;		/* 1024 us; from there to w_max */
 	__u32 w_est;		/* packets; what Reno would have */
-	__u32 cwnd_prior;	/* packets; window at the last reduction */
 };
 
 struct cubic {
@@ -57,10 +56,8 @@ struct cubic {
 	__u32 round_end;	/* sequence number */
 	__u32 round_begin_us;	/* in slow start */
 	__u32 round_min_us;	/* least round trip; ~0: no sample */
-	union {
-		__u32 last_ack_us;	/* in slow start: of the train */
-		__u32 share;		/* since CC_FULL_PIPE, packets: share_of; 0: unknown */
-	};
+	__u32 last_ack_us;	/* in slow start: of the train */
+	__u32 share;		/* after slow start, packets: share_of; 0: unknown */
 	__u8 samples;		/* of this round, up to HYSTART_MIN_SAMPLES */
 	__u8 calm_rounds;	/* after slow start: without a queue, up to CALM_ROUNDS */
 	bool freed : 1;		/* others have left the path: at least FREED_GROWTH */
@@ -119,8 +116,8 @@ static __always_inline bool queued(const struct cubic *ca, __u32 rtt_us)
 	return rtt_us >= ca->pub.min_rtt_us + max_u32(HYSTART_DELAY_MIN_US, queue_us(ca));
 }
 
-/* Round trips that show for certain that there is none. Below 32 ms this is less than HyStart's
- * threshold: at 5 ms, that is most of a queue. */
+/* Round trips that show that there is no queue. HyStart's threshold, at least 4 ms, would not do
+ * below 32 ms: on a path of 5 ms, a queue of 4 ms is a long one. */
 static __always_inline bool calm(const struct cubic *ca, __u32 rtt_us)
 {
 	return rtt_us < ca->pub.min_rtt_us + queue_us(ca);
