@@ -202,6 +202,7 @@ __u32 BPF_PROG(cubic_ssthresh, struct tcp_sock *tp)
 	ca->undo = ca->curve;
 	ca->undo_w_max = ca->pub.w_max;
 	ca->undo_probing = ca->probing;
+	ca->undo_share = ca->share;
 
 	ca->curve.epoch = 0;
 	ca->probing = false;
@@ -222,7 +223,8 @@ void BPF_PROG(cubic_set_state, struct tcp_sock *tp, __u8 new_state)
 		cubic_reset(inet_csk_ca(tp));
 }
 
-/* The kernel found the reduction spurious: RFC 9438 4.9. It restores ssthresh itself. */
+/* The kernel found the reduction spurious: RFC 9438 4.9. It restores ssthresh itself. What is
+ * known of the path's share is as before, too. */
 SEC("struct_ops")
 __u32 BPF_PROG(cubic_undo_cwnd, struct tcp_sock *tp)
 {
@@ -231,7 +233,7 @@ __u32 BPF_PROG(cubic_undo_cwnd, struct tcp_sock *tp)
 	ca->curve = ca->undo;
 	ca->pub.w_max = ca->undo_w_max;
 	ca->probing = ca->undo_probing;
-	freed_begin(ca, 0, 0);
+	ca->share = ca->undo_share;
 	ca->last_cwnd = 0;
 	return max_u32(tp->snd_cwnd, tp->prior_cwnd);
 }

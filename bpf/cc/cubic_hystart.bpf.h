@@ -48,6 +48,7 @@ struct cubic {
 	struct curve curve;
 	struct curve undo;
 	__u32 undo_w_max;
+	__u32 undo_share;
 	__u32 cnt;		/* packets to acknowledge per packet of growth */
 	__u32 acked;		/* packets acknowledged, not yet counted in w_est */
 	__u32 last_cwnd;	/* packets; when cnt was computed */

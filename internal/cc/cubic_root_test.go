@@ -140,6 +140,39 @@ func TestRootCubicFreedEnds(t *testing.T) {
 	}
 }
 
+// TestRootCubicUndo: packets that were only late do not change what is known of the path: it counts as freed again.
+func TestRootCubicUndo(t *testing.T) {
+	ring := tracedCubic(t, "test_trace")
+	p := newPath(t)
+	must(t, p.there.Set(link.Spec{Rate: 5e6, Delay: 40 * time.Millisecond, Queue: link.Queue{Bytes: 50_000}}))
+	var c net.Conn
+	begun := func(conn net.Conn) {
+		c = conn
+		loses(t, c)
+		must(t, p.there.Set(freeLink))
+	}
+	times := 0
+	trace := cubicOn(t, p, ring, 10*time.Second, begun, func(one cubicTransition) bool {
+		if one.To != freed {
+			return true
+		}
+		if times++; times == 1 {
+			must(t, p.there.Set(link.Spec{Delay: freeLink.Delay, Reorder: 0.01}))
+			eventually(t, func() error {
+				if tcpInfo(t, c).Total_retrans == one.Retrans {
+					return errors.New("nothing was sent again")
+				}
+				return nil
+			})
+			must(t, p.there.Set(freeLink))
+		}
+		return times < 2
+	})
+	if times < 2 {
+		t.Errorf("%v: want that the path is freed twice", trace)
+	}
+}
+
 // TestRootCubicRandomLoss: a loss without a queue does not tell that others fill the path: the window is then as the kernel's.
 func TestRootCubicRandomLoss(t *testing.T) {
 	ring := tracedCubic(t, "test_trace")
