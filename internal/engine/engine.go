@@ -61,7 +61,8 @@ type Engine struct {
 	mu      sync.Mutex // protects everything below but writer; not held during writes to the sink
 	opt     Options
 	log     *slog.Logger
-	slices  bool // the learner uses slices
+	slices  bool                                   // the learner uses slices
+	load    func(keep func(StoredPath) bool) error // of Start; protected by writing
 
 	rules    ruleSet
 	rollouts rollouts

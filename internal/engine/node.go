@@ -224,7 +224,7 @@ func hostKey(n *node, addr netip.Addr) key {
 // touch makes n the most recently used. Its ancestors were used at the same time.
 func (e *Engine) touch(n *node, now int64) {
 	for m := n; m != nil; m = m.above() {
-		m.lastUsed = max(m.lastUsed, now)
+		m.lastUsed = learn.Later(m.lastUsed, now)
 	}
 	e.toBack(n)
 }

@@ -176,7 +176,11 @@ func (e *Engine) readapt(n *node, s *tcp.Sample) {
 	if len(n.rule.rule.Adapt) == 0 || e.rollouts.observe || n.policy.holdOut == policy.One || n.leftToDefault(s.At) {
 		return
 	}
-	switch now := n.rule.rule.Adapted(&n.metrics, n.first, n.policy.adapted, s.At); {
+	now := n.rule.rule.Adapted(&n.metrics, n.first, n.policy.adapted, s.At)
+	if now != n.policy.adapted {
+		e.saves.add(n) // a path whose connections only receive has no outcome that stores it
+	}
+	switch {
 	case now == n.policy.adapted:
 		if policy.WindowRenewed(n.policy.windowExpires, policy.WindowExpires(&n.metrics)) && now.Window != 0 {
 			e.queue.markUrgent(n) // a slice may be longer than the window is valid
@@ -378,7 +382,7 @@ func (e *Engine) observeRoot(leaf, root *node, arm tcp.CC, out learn.Outcome) {
 	}
 	out.AtOnce = 0 // a property of the path, not of the rule
 	path.rootEvidence *= math.Exp2(-max(0, float64(out.At-path.rootEvidenceAt)) / rootHalfLife)
-	path.rootEvidenceAt = max(path.rootEvidenceAt, out.At)
+	path.rootEvidenceAt = learn.Later(path.rootEvidenceAt, out.At)
 	if path.rootEvidence < learn.OnePath {
 		path.rootEvidence += learn.ObserveParent(e.opt.Learner, &leaf.belief, &root.belief, arm, out)
 	}

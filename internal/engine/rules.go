@@ -46,7 +46,7 @@ type ruleState struct {
 }
 
 // begin decides what Start writes.
-func (e *Engine) begin(rules []policy.Rule, found names, load func(keep func(StoredPath) bool) error, now int64) (*plan, error) {
+func (e *Engine) begin(rules []policy.Rule, found names, now int64) (*plan, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	p, err := e.rules.plan(rules, found)
@@ -56,8 +56,8 @@ func (e *Engine) begin(rules []policy.Rule, found names, load func(keep func(Sto
 	e.makeRoots(p)
 	p.made = nil // settle writes them, as it does every other node
 	e.install(p, now)
-	if load != nil {
-		if err := load(e.restore); err != nil {
+	if e.load != nil {
+		if err := e.load(e.restore); err != nil {
 			return nil, err
 		}
 		e.byLastUse()
@@ -115,7 +115,8 @@ func (e *Engine) abandon(p *plan) {
 	}
 }
 
-func (e *Engine) putIntoForce(p *plan, keepRollouts bool, now int64) {
+// putIntoForce ends SetRules. back is what is stored of rules that were not in force.
+func (e *Engine) putIntoForce(p *plan, keepRollouts bool, back []StoredPath, now int64) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.totals.Writes += uint64(len(p.rows))
@@ -134,8 +135,23 @@ func (e *Engine) putIntoForce(p *plan, keepRollouts bool, now int64) {
 	if !keepRollouts {
 		e.endOverrides()
 		e.absent.configure(&e.rules)
+		e.comeBack(back, now)
 	}
 	e.markAll()
+}
+
+// comeBack restores what is known of rules that are in force again: what is stored, and what was not stored yet.
+func (e *Engine) comeBack(stored []StoredPath, now int64) {
+	for _, m := range stored {
+		e.restore(m)
+	}
+	for _, m := range e.saves.back(func(rule string) bool { return e.rules.named(rule) != nil }) {
+		if e.restore(m) {
+			e.saves.add(e.rules.named(m.Rule).root)
+		}
+	}
+	e.byLastUse()
+	e.evict(now)
 }
 
 // plan is a set of rules on its way into force.
@@ -148,6 +164,17 @@ type plan struct {
 	classes []uint32 // new ones
 	made    []*node  // their roots
 	rows    []path.Entry
+}
+
+// comeBack names the rules that were not in force: they may have been before, until a reload by mistake.
+func (p *plan) comeBack() map[string]bool {
+	rules := map[string]bool{}
+	for _, n := range p.made {
+		if !n.rule.changed {
+			rules[n.rule.rule.Name] = true
+		}
+	}
+	return rules
 }
 
 // plan plans to replace the rules in force.
@@ -311,15 +338,20 @@ func (e *Engine) install(p *plan, now int64) {
 	for _, rs := range before {
 		if rs.root != nil {
 			if e.rules.byClass[rs.root.key.class] == nil {
-				m := e.stored(rs.root)
-				m.LastUsed = now
-				e.absent.keep(m)
-				e.saves.leave(rs.root, m)
+				e.absent.keep(e.leftBy(rs, now))
+				e.saves.leave(rs.root, e.leftBy(rs, now)) // a copy of its own, which is written while the other may be in use again
 			}
 			adopt(rs.root)
 		}
 	}
 	e.markAll()
+}
+
+// leftBy is what is known of a rule that is not in force any more, last used now.
+func (e *Engine) leftBy(rs *ruleState, now int64) StoredPath {
+	m := e.stored(rs.root)
+	m.LastUsed = now
+	return m
 }
 
 // recompile returns the table of rules with the ids that were found; nil if they are the

@@ -114,7 +114,7 @@ func (e *Engine) compareRunning(leaf *node, s *tcp.Sample) {
 		}
 	}
 	r := n.running
-	r.latest = max(r.latest, s.At)
+	r.latest = learn.Later(r.latest, s.At)
 	i := slices.Index(arms, s.Arm)
 	var group *[]runningConn
 	switch {

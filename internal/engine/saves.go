@@ -38,6 +38,17 @@ func (sv *saves) leave(n *node, m StoredPath) {
 	sv.left = append(sv.left, m)
 }
 
+// back returns what is known of rules that are in force again, and that the store may not have. The caller notes their roots as changed.
+func (sv *saves) back(inForce func(rule string) bool) (paths []StoredPath) {
+	sv.left = slices.DeleteFunc(sv.left, func(m StoredPath) bool {
+		if inForce(m.Rule) {
+			paths = append(paths, m)
+		}
+		return inForce(m.Rule)
+	})
+	return paths
+}
+
 // take returns at most limit nodes, and all paths to delete; more says that there are more nodes. It
 // is followed by confirm or putBack; otherwise the next take returns the same again.
 func (sv *saves) take(limit int) (nodes []*node, forgotten []PathID, more bool) {

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"maps"
 	"net/netip"
 	"slices"
 	"time"
@@ -113,6 +114,23 @@ func (e *Engine) Saved(at time.Time, err error) {
 	}
 	e.saves.confirm()
 	e.totals.LastSaved = at
+}
+
+// storedOf returns what is stored of rules.
+func (e *Engine) storedOf(rules map[string]bool) (paths []StoredPath) {
+	if e.load == nil || len(rules) == 0 {
+		return nil
+	}
+	err := e.load(func(m StoredPath) bool {
+		if rules[m.Rule] {
+			paths = append(paths, m)
+		}
+		return rules[m.Rule]
+	})
+	if err != nil {
+		e.log.Error("rules begin without what was learned for them before", "rules", slices.Sorted(maps.Keys(rules)), "error", err)
+	}
+	return paths
 }
 
 // restore takes over what is stored of a path. It reports whether it did: not if the rule is

@@ -22,12 +22,13 @@ type writer struct {
 // Start puts the first rules into force, with the beliefs of earlier processes: load calls
 // keep for each stored one. Policies are written to the kernel before the rules, so that
 // connections never see rules without policies when one daemon replaces another. After an
-// error the engine cannot be used.
+// error the engine cannot be used. SetRules calls load again for rules that come back.
 func (e *Engine) Start(rules []policy.Rule, r policy.Resolver, load func(keep func(StoredPath) bool) error, now int64) error {
 	found := lookUp(rules, r)
 	e.writing.Lock()
 	defer e.writing.Unlock()
-	p, err := e.begin(rules, found, load, now)
+	e.load = load
+	p, err := e.begin(rules, found, now)
 	if err != nil {
 		return err
 	}
@@ -38,8 +39,8 @@ func (e *Engine) Start(rules []policy.Rule, r policy.Resolver, load func(keep fu
 }
 
 // SetRules replaces the rules in force. A rule that keeps its name keeps what was learned
-// for it, unless its objective or scope changed. On an error all the old rules stay in
-// force.
+// for it, unless its objective or scope changed; one that comes back has what was stored of it. On an
+// error all the old rules stay in force.
 func (e *Engine) SetRules(rules []policy.Rule, r policy.Resolver, now int64) error {
 	return e.setRules(rules, r, now, false)
 }
@@ -62,7 +63,11 @@ func (e *Engine) setRules(rules []policy.Rule, r policy.Resolver, now int64, kee
 		e.abandon(p)
 		return err
 	}
-	e.putIntoForce(p, keepRollouts, now)
+	var back []StoredPath
+	if !keepRollouts { // of variants, which come and go more often, only what absent has is kept
+		back = e.storedOf(p.comeBack())
+	}
+	e.putIntoForce(p, keepRollouts, back, now)
 	_ = e.settle(now, true) // counted, logged, and tried again
 	return nil
 }

@@ -217,3 +217,25 @@ func TestFalseAlarmsAreRare(t *testing.T) {
 		t.Logf("%s: %d false alarms", name, n)
 	}
 }
+
+// Evidence ages after the clock was set back, also of arms and of a hold-out that have no outcomes since.
+func TestEvidenceAgesAfterTheClockWasSetBack(t *testing.T) {
+	const day = 24 * 3600 * 1e9
+	l := DefaultThompson()
+	b := &Belief{}
+	at := int64(1_700_000_000e9)
+	used, idle := ccs("cubic")[0], ccs("bbr")[0]
+	for range 40 {
+		at += 10e9
+		l.Observe(b, used, Outcome{At: at, Reward: 16, Weight: 1})
+		l.Observe(b, idle, Outcome{At: at, Reward: 15, Weight: 1})
+		l.ObserveHoldOut(b, Outcome{At: at, Reward: 16, Weight: 1})
+	}
+	at -= 30 * day
+	l.Observe(b, used, Outcome{At: at, Reward: 16, Weight: 1})
+	for name, a := range map[string]*ArmBelief{"arm": b.find(idle), "hold-out": b.HoldOut} {
+		if fresh, old := l.StdDev(a, at), l.StdDev(a, at+20*day); old < 2*fresh {
+			t.Errorf("%s: standard deviation %.3g, and %.3g after 20 days", name, fresh, old)
+		}
+	}
+}

@@ -118,6 +118,25 @@ func (b *Belief) heldOut() *ArmBelief {
 	return b.HoldOut
 }
 
+// setBack takes back times that are later than an outcome because the clock was set back since: evidence would
+// not age, and the time between observations would seem to be none, until the clock is where it was, also after a restart.
+func (b *Belief) setBack(at int64) {
+	set := func(t *int64) {
+		if *t-at > late {
+			*t = at
+		}
+	}
+	set(&b.Last)
+	set(&b.Began)
+	set(&b.Changed)
+	for i := range b.Arms {
+		set(&b.Arms[i].Last)
+	}
+	if b.HoldOut != nil {
+		set(&b.HoldOut.Last)
+	}
+}
+
 // Clone returns a copy that shares nothing with b.
 func (b *Belief) Clone() Belief {
 	c := *b

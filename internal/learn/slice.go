@@ -52,6 +52,15 @@ func (a *ArmBelief) known() bool { return a.open.known || a.Trials >= settled }
 // for the observation that is open then, nanoseconds: twice the longest slice.
 const late = 140e9
 
+// Later returns the later of two times in Unix nanoseconds: of what was noted, and of an outcome. It is that of the outcome
+// if that is so much earlier that the clock was set back since.
+func Later(was, at int64) int64 {
+	if was-at > late {
+		return at
+	}
+	return max(was, at)
+}
+
 // SameSlice reports whether an outcome of the slice id counts for the open observation; 0 is
 // none. It may be of an earlier slice: a slow connection can end after the first one of the
 // next slice. Otherwise it would be an observation of its own, and cut the open one in two.

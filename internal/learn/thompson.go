@@ -185,6 +185,7 @@ func (t thompson) ObserveHoldOut(b *Belief, o Outcome) {
 		return
 	}
 	h := b.heldOut()
+	b.setBack(o.At)
 	t.age(h, o.At)
 	o.Weight = min(o.Weight, 1)
 	h.Mean, h.Weight, h.M2 = fold(h.Mean, h.Weight, h.M2, o.Reward, o.Weight, t.opt.Memory)
@@ -211,6 +212,7 @@ const lossMemory = 20
 // note records the facts of an outcome other than its reward. first says that the outcome
 // begins a new observation.
 func (b *Belief) note(o Outcome, first bool) {
+	b.setBack(o.At)
 	if o.AtOnce > 0 {
 		b.AtOnce = float32(o.AtOnce)
 	}
