@@ -10,7 +10,7 @@
 #include "limit.h"
 
 enum abi_limits {
-	ABI_VERSION = 23,	/* in the name of the directory with the pins */
+	ABI_VERSION = 24,	/* in the name of the directory with the pins */
 	NUM_FIELDS = 35,	/* tcp.NumFields */
 	MAX_ARMS = 8,		/* path.MaxArms */
 	MAX_CC = 32,		/* congestion controls known at one time */
@@ -407,7 +407,8 @@ enum counter {
 	COUNT_SAMPLES,		/* submitted to the ring */
 	COUNT_SAMPLES_LOST,	/* the ring was full */
 	COUNT_LEFT,		/* connections of rules with action leave */
-	COUNT_NO_RULE,		/* no rule matched */
+	COUNT_NO_RULE_OUTGOING,	/* no rule matched */
+	COUNT_NO_RULE_INCOMING,
 	COUNT_NO_POLICY,	/* class without a policy for the path */
 	COUNT_EXPIRED,		/* policy's lease was over */
 	COUNT_CC_SET,
@@ -435,7 +436,7 @@ struct class_count {		/* connections classified */
 
 struct counters {		/* of one CPU, in cache lines of its own */
 	__u64 n[(NUM_COUNTERS + 7) / 8 * 8];
-	struct class_count classes[MAX_CLASS_COUNTS];	/* by class % MAX_CLASS_COUNTS */
+	struct class_count classes[MAX_CLASS_COUNTS];	/* by class % MAX_CLASS_COUNTS; class 0 is in n */
 };
 
 struct event_key {		/* watched events */

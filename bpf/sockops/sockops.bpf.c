@@ -118,7 +118,9 @@ static __always_inline void count_class(struct counters *c, __u32 class, bool ou
 {
 	struct class_count *n = &c->classes[class % MAX_CLASS_COUNTS];
 
-	if (outgoing)
+	if (unlikely(!class))
+		c->n[outgoing ? COUNT_NO_RULE_OUTGOING : COUNT_NO_RULE_INCOMING]++;
+	else if (outgoing)
 		n->outgoing++;
 	else
 		n->incoming++;
@@ -349,11 +351,8 @@ static __always_inline bool look_up(struct bpf_sock_ops *skops, struct conn_ctx 
 	ctx->cls = conn_class(skops, ctx->cfg->bank & 1, ctx->tp, c);
 	if (begins)
 		count_class(ctx->counters, ctx->cls ? ctx->cls->id : 0, c->outgoing);
-	if (unlikely(!ctx->cls || !ctx->cls->id)) {
-		if (begins)
-			count(COUNT_NO_RULE);
+	if (unlikely(!ctx->cls || !ctx->cls->id))
 		return false;
-	}
 	if (ctx->cls->flags & CLASS_LEAVE) {
 		if (begins)
 			count(COUNT_LEFT);

@@ -16,7 +16,7 @@ import (
 type abiAbiLimits uint32
 
 const (
-	abiAbiLimitsABI_VERSION      abiAbiLimits = 23
+	abiAbiLimitsABI_VERSION      abiAbiLimits = 24
 	abiAbiLimitsNUM_FIELDS       abiAbiLimits = 35
 	abiAbiLimitsMAX_ARMS         abiAbiLimits = 8
 	abiAbiLimitsMAX_CC           abiAbiLimits = 32
@@ -154,37 +154,38 @@ type abiConnSample struct {
 type abiCounter uint32
 
 const (
-	abiCounterCOUNT_SET          abiCounter = 0
-	abiCounterCOUNT_CC_DEFAULT   abiCounter = 1
-	abiCounterCOUNT_SLOT         abiCounter = 2
-	abiCounterCOUNT_ENDS         abiCounter = 3
-	abiCounterCOUNT_THINNED      abiCounter = 4
-	abiCounterCOUNT_NOT_FOLLOWED abiCounter = 5
-	abiCounterCOUNT_REPLIES      abiCounter = 6
-	abiCounterCOUNT_APP_CC       abiCounter = 7
-	abiCounterCOUNT_HOLD_OUT     abiCounter = 8
-	abiCounterCOUNT_SAMPLES      abiCounter = 9
-	abiCounterCOUNT_SAMPLES_LOST abiCounter = 10
-	abiCounterCOUNT_LEFT         abiCounter = 11
-	abiCounterCOUNT_NO_RULE      abiCounter = 12
-	abiCounterCOUNT_NO_POLICY    abiCounter = 13
-	abiCounterCOUNT_EXPIRED      abiCounter = 14
-	abiCounterCOUNT_CC_SET       abiCounter = 15
-	abiCounterCOUNT_CC_SAME      abiCounter = 16
-	abiCounterCOUNT_CC_FAILED    abiCounter = 17
-	abiCounterCOUNT_UNTRACKED    abiCounter = 18
-	abiCounterCOUNT_STORAGE      abiCounter = 19
-	abiCounterCOUNT_FORGOTTEN    abiCounter = 20
-	abiCounterCOUNT_SWITCHED     abiCounter = 21
-	abiCounterCOUNT_BACKWARDS    abiCounter = 22
-	abiCounterCOUNT_PEER_SENT    abiCounter = 23
-	abiCounterCOUNT_PEER_SEEN    abiCounter = 24
-	abiCounterCOUNT_PEER_RESENT  abiCounter = 25
-	abiCounterCOUNT_PEER_BLOCKED abiCounter = 26
-	abiCounterCOUNT_LOSSY        abiCounter = 27
-	abiCounterCOUNT_RESUMED      abiCounter = 28
-	abiCounterCOUNT_RETREATED    abiCounter = 29
-	abiCounterNUM_COUNTERS       abiCounter = 30
+	abiCounterCOUNT_SET              abiCounter = 0
+	abiCounterCOUNT_CC_DEFAULT       abiCounter = 1
+	abiCounterCOUNT_SLOT             abiCounter = 2
+	abiCounterCOUNT_ENDS             abiCounter = 3
+	abiCounterCOUNT_THINNED          abiCounter = 4
+	abiCounterCOUNT_NOT_FOLLOWED     abiCounter = 5
+	abiCounterCOUNT_REPLIES          abiCounter = 6
+	abiCounterCOUNT_APP_CC           abiCounter = 7
+	abiCounterCOUNT_HOLD_OUT         abiCounter = 8
+	abiCounterCOUNT_SAMPLES          abiCounter = 9
+	abiCounterCOUNT_SAMPLES_LOST     abiCounter = 10
+	abiCounterCOUNT_LEFT             abiCounter = 11
+	abiCounterCOUNT_NO_RULE_OUTGOING abiCounter = 12
+	abiCounterCOUNT_NO_RULE_INCOMING abiCounter = 13
+	abiCounterCOUNT_NO_POLICY        abiCounter = 14
+	abiCounterCOUNT_EXPIRED          abiCounter = 15
+	abiCounterCOUNT_CC_SET           abiCounter = 16
+	abiCounterCOUNT_CC_SAME          abiCounter = 17
+	abiCounterCOUNT_CC_FAILED        abiCounter = 18
+	abiCounterCOUNT_UNTRACKED        abiCounter = 19
+	abiCounterCOUNT_STORAGE          abiCounter = 20
+	abiCounterCOUNT_FORGOTTEN        abiCounter = 21
+	abiCounterCOUNT_SWITCHED         abiCounter = 22
+	abiCounterCOUNT_BACKWARDS        abiCounter = 23
+	abiCounterCOUNT_PEER_SENT        abiCounter = 24
+	abiCounterCOUNT_PEER_SEEN        abiCounter = 25
+	abiCounterCOUNT_PEER_RESENT      abiCounter = 26
+	abiCounterCOUNT_PEER_BLOCKED     abiCounter = 27
+	abiCounterCOUNT_LOSSY            abiCounter = 28
+	abiCounterCOUNT_RESUMED          abiCounter = 29
+	abiCounterCOUNT_RETREATED        abiCounter = 30
+	abiCounterNUM_COUNTERS           abiCounter = 31
 )
 
 type abiCounters struct {

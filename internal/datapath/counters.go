@@ -57,7 +57,6 @@ type Event struct {
 // decisionNames are the keys of Counters.Decisions, by counter of the programs.
 var decisionNames = map[abiCounter]string{
 	abiCounterCOUNT_LEFT:         "left-alone",
-	abiCounterCOUNT_NO_RULE:      "no-rule",
 	abiCounterCOUNT_NO_POLICY:    "no-policy",
 	abiCounterCOUNT_EXPIRED:      "lease-expired",
 	abiCounterCOUNT_NOT_FOLLOWED: "not-followed",
@@ -84,6 +83,7 @@ func (d *Datapath) Counters() (*Counters, error) {
 	for i, name := range decisionNames {
 		c.Decisions[name] = n[i]
 	}
+	c.Decisions["no-rule"] = n[abiCounterCOUNT_NO_RULE_OUTGOING] + n[abiCounterCOUNT_NO_RULE_INCOMING]
 	c.Samples, c.SamplesLost = n[abiCounterCOUNT_SAMPLES], n[abiCounterCOUNT_SAMPLES_LOST]
 	d.mu.Lock()
 	c.Missed = d.missedEnds()
@@ -153,8 +153,9 @@ type ClassCount struct{ Outgoing, Incoming uint64 }
 
 const maxClassCounts = uint32(abiAbiLimitsMAX_CLASS_COUNTS)
 
-// ClassCounts returns the counts of classes since their rules came into force in this process. Classes whose ids are equal modulo
-// 1024 share a place; only one of them is in force.
+// ClassCounts returns the counts of classes since their rules came into force in this process; class 0 is connections without a rule.
+// Classes whose ids are equal modulo 1024 share a place. Two of them are in force together only if one rule has stayed the same while others
+// were changed that often.
 func (d *Datapath) ClassCounts(classes []uint32) ([]ClassCount, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -167,15 +168,15 @@ func (d *Datapath) ClassCounts(classes []uint32) ([]ClassCount, error) {
 	return counts, err
 }
 
-// beginCounts notes what the places of new classes have counted. d.mu must be locked.
-func (d *Datapath) beginCounts(classes []class.Class) error {
+// beginCounts returns what d.begun is to be with a table of the given classes: of new ones, what their places have counted. d.mu must be locked.
+func (d *Datapath) beginCounts(classes []class.Class) (map[uint32]ClassCount, error) {
 	ids := make([]uint32, len(classes))
 	for i, c := range classes {
 		ids[i] = c.ID
 	}
 	counts, err := d.placeCounts(ids)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	begun := make(map[uint32]ClassCount, len(ids))
 	for i, id := range ids {
@@ -185,8 +186,7 @@ func (d *Datapath) beginCounts(classes []class.Class) error {
 		}
 		begun[id] = before
 	}
-	d.begun = begun
-	return nil
+	return begun, nil
 }
 
 // placeCounts returns what the places of classes have counted.
@@ -198,9 +198,13 @@ func (d *Datapath) placeCounts(classes []uint32) ([]ClassCount, error) {
 	out := make([]ClassCount, len(classes))
 	for i, id := range classes {
 		for cpu := range cpus {
-			n := &cpus[cpu].Classes[id%maxClassCounts]
-			out[i].Outgoing += atomic.LoadUint64(&n.Outgoing)
-			out[i].Incoming += atomic.LoadUint64(&n.Incoming)
+			c := &cpus[cpu]
+			outgoing, incoming := &c.Classes[id%maxClassCounts].Outgoing, &c.Classes[id%maxClassCounts].Incoming
+			if id == 0 {
+				outgoing, incoming = &c.N[abiCounterCOUNT_NO_RULE_OUTGOING], &c.N[abiCounterCOUNT_NO_RULE_INCOMING]
+			}
+			out[i].Outgoing += atomic.LoadUint64(outgoing)
+			out[i].Incoming += atomic.LoadUint64(incoming)
 		}
 	}
 	return out, unmapMemory(cpus)

@@ -28,7 +28,8 @@ func (d *Datapath) WriteRules(t *class.Table) error {
 	if err := d.writeBank(bank, t); err != nil {
 		return fmt.Errorf("write rules: %w", err)
 	}
-	if err := d.beginCounts(t.Classes); err != nil {
+	begun, err := d.beginCounts(t.Classes)
+	if err != nil {
 		return fmt.Errorf("write rules: %w", err)
 	}
 	before := d.config
@@ -41,7 +42,7 @@ func (d *Datapath) WriteRules(t *class.Table) error {
 		d.config = before
 		return fmt.Errorf("switch rules: %w", err)
 	}
-	d.table = table
+	d.table, d.begun = table, begun
 	d.adoption.wanted.Add(1)
 	d.lowats.changed()
 	if err := d.trimEvents(); err != nil { // the rules are in force

@@ -93,6 +93,45 @@ func TestRootSamplesOfBothEnds(t *testing.T) {
 	}
 }
 
+// TestRootClassCounts: connections without a rule share no place with a class, and a table that does not come into force leaves the
+// counts of the present one alone.
+func TestRootClassCounts(t *testing.T) {
+	r := newRig(t)
+	check := func(when string, class uint32, want ClassCount) {
+		t.Helper()
+		if n, err := r.ClassCounts([]uint32{class}); err != nil || n[0] != want {
+			t.Errorf("%s, class %d has %+v, %v; want %+v", when, class, n, err, want)
+		}
+	}
+	none := class.Table{}
+	r.rules(t, none)
+	r.pair(t, "127.0.0.1:0")
+	check("without rules", 0, ClassCount{1, 1})
+
+	const first = maxClassCounts
+	r.rules(t, class.Table{Classes: []class.Class{{ID: first}}})
+	r.pair(t, "127.0.0.1:0")
+	check("with a rule", 0, ClassCount{1, 1})
+	check("with a rule", first, ClassCount{1, 1})
+	r.rules(t, none)
+	r.pair(t, "127.0.0.1:0")
+	check("without rules again", 0, ClassCount{2, 2})
+
+	const second = 2 * maxClassCounts // it has the place of the first
+	r.rules(t, class.Table{Classes: []class.Class{{ID: second}}})
+	r.pair(t, "127.0.0.1:0")
+	check("with another rule", second, ClassCount{1, 1})
+	config := r.maps.RuntimeConfig
+	r.maps.RuntimeConfig = r.maps.RuleBanks // its values have another size
+	if err := r.WriteRules(&class.Table{Classes: []class.Class{{ID: 7}}}); err == nil {
+		t.Error("rules came into force without a configuration")
+	}
+	r.maps.RuntimeConfig = config
+	check("after a table that could not be written", second, ClassCount{1, 1})
+	r.pair(t, "127.0.0.1:0")
+	check("after a table that could not be written", second, ClassCount{2, 2})
+}
+
 // TestRootSamplesAreRead: with the daemon's own pauses, all samples of single connections and of
 // bursts are read long before the reader looks without a wake-up.
 func TestRootSamplesAreRead(t *testing.T) {
