@@ -134,9 +134,35 @@ func (d *Datapath) attachSpare() error {
 	if err != nil {
 		return err
 	}
-	d.spare, d.missed = l, missed
+	d.spare, d.spareErr, d.missed = l, nil, missed
 	d.log.Info("attached a second program at the end of connections, because the first missed some", "missed", d.missed)
 	return nil
+}
+
+// An attempt to attach the second program that failed is repeated after sparePause; the pause doubles with each, up to mostSparePause.
+const (
+	sparePause     = time.Minute
+	mostSparePause = time.Hour
+)
+
+// trySpare attaches the second program, unless an attempt has failed a short time ago. d.mu must be locked.
+func (d *Datapath) trySpare(now time.Time) {
+	if now.Before(d.spareAt) {
+		return
+	}
+	if d.spareErr = d.attachSpare(); d.spareErr == nil {
+		return
+	}
+	d.sparePause = min(max(2*d.sparePause, sparePause), mostSparePause)
+	d.spareAt = now.Add(d.sparePause)
+	d.log.Warn("some connections have no sample of their end", "error", d.spareErr, "again_in", d.sparePause)
+}
+
+// spareFailure returns why the second program, which is needed, is not attached.
+func (d *Datapath) spareFailure() error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.spareErr
 }
 
 // repin pins l in place of an existing pin; removing that detaches its program.

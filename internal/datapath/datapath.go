@@ -58,8 +58,10 @@ type Datapath struct {
 	sockops, report, reset, errors, undone link.Link
 	spare                                  link.Link // nil as long as it is not needed
 	spareErr                               error     // why it could not be attached
-	missed                                 uint64    // ends of connections missed before there was a spare
-	cgroupID                               uint64    // of the cgroup that sockops is attached to
+	spareAt                                time.Time // when that is tried again
+	sparePause                             time.Duration
+	missed                                 uint64 // ends of connections missed before there was a spare
+	cgroupID                               uint64 // of the cgroup that sockops is attached to
 	adopted                                bool
 	attachedAt                             time.Time
 	ccs                                    ccTable

@@ -19,6 +19,7 @@ type Feature struct {
 const (
 	featureSockops = "sock_ops: classify and set"
 	featureReport  = "tp_btf/tcp_destroy_sock: samples at the end of connections"
+	featureSpare   = "tp_btf/tcp_destroy_sock, second program: samples at ends that the kernel hides from the first"
 	featureEnds    = "tp_btf/tcp_send_reset, tp_btf/inet_sk_error_report: resets and errors"
 	featureUndone  = "tp_btf/tcp_cong_state_set: spurious timeouts that the peer does not report"
 	featureLive    = "iter/tcp: samples of live connections"
@@ -31,6 +32,9 @@ const (
 // Features lists which parts are active.
 func (d *Datapath) Features() []Feature {
 	out := []Feature{{featureSockops, nil}, {featureReport, d.reportErr}, {featureEnds, d.endsErr}, {featureUndone, d.undoneErr}, {featureLive, d.liveErr}, {featureLimits, d.limits.err}, {featureResume, d.resume.err}}
+	if err := d.spareFailure(); err != nil {
+		out = append(out, Feature{featureSpare, err})
+	}
 	if d.asksListeners() {
 		out = append(out, Feature{featureOld, d.oldListeners()})
 	}

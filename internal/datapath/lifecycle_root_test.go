@@ -281,6 +281,56 @@ func TestRootLeaseWithoutSpare(t *testing.T) {
 	}
 }
 
+// TestRootSpareIsTriedAgain: a second program that could not be attached is reported, and tried again after a pause that grows.
+func TestRootSpareIsTriedAgain(t *testing.T) {
+	r := newRig(t)
+	r.crash(t)
+	r.noSpare = true
+	r.open(t)
+	failure := func() error {
+		i := slices.IndexFunc(r.Features(), func(f Feature) bool { return f.Name == featureSpare })
+		if i < 0 {
+			return nil
+		}
+		return r.Features()[i].Err
+	}
+	try := func(at time.Time) {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.trySpare(at)
+	}
+	if err := failure(); err != nil {
+		t.Errorf("before it is needed: %v", err)
+	}
+	r.missed = 5
+	prog := r.objs.TcpilotSpare
+	r.objs.TcpilotSpare = r.objs.TcpilotSockops // of another type
+	must(t, r.SetLease(valid))
+	if failure() == nil || r.spare != nil {
+		t.Fatal("a program of another type is attached")
+	}
+	for want := sparePause; want < 4*time.Hour; want *= 2 {
+		want := min(want, mostSparePause)
+		if r.sparePause != want {
+			t.Errorf("paused for %s, want %s", r.sparePause, want)
+		}
+		before := r.spareAt
+		if try(before.Add(-1)); r.spareAt != before {
+			t.Errorf("tried in the pause of %s", want)
+		}
+		try(before)
+	}
+	r.objs.TcpilotSpare = prog
+	must(t, r.SetLease(valid))
+	if failure() == nil {
+		t.Error("attached in the pause")
+	}
+	try(r.spareAt)
+	if err := failure(); err != nil || r.spare == nil || !exists(filepath.Join(r.dir, sparePin)) {
+		t.Errorf("not attached after the pause: %v", err)
+	}
+}
+
 // Running connections whose state is in maps that are replaced get back what they had: the new process would take what
 // tcpilot had set for the application's choice.
 func TestRootMapsOfAnotherBuildAreReleased(t *testing.T) {

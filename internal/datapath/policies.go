@@ -120,10 +120,8 @@ func (d *Datapath) DeletePoliciesExcept(keep func(class uint32) bool) error {
 func (d *Datapath) SetLease(lease time.Duration) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.spare == nil && d.report != nil && d.spareErr == nil && d.missedEnds() > 0 {
-		if d.spareErr = d.attachSpare(); d.spareErr != nil { // not tried again
-			d.log.Warn("some connections have no sample of their end", "error", d.spareErr)
-		}
+	if d.spare == nil && d.report != nil && d.missedEnds() > 0 {
+		d.trySpare(time.Now())
 	}
 	before := d.config.LeaseNs
 	d.config.LeaseNs = uint64(monotonic() + int64(lease))
