@@ -266,7 +266,7 @@ struct track {
 	__u32 connect_us;
 	__u16 flags;		/* enum sample_flags */
 	__u8 arm;		/* index into runtime_config.cc, ARM_DEFAULT, or NO_ARM */
-	__u8 err;		/* latest sk_err: the socket loses it when the application reads it (SO_ERROR) */
+	__u8 err;		/* sk_err that ends it: the socket loses it when the application reads it (SO_ERROR) */
 	__u32 flow;		/* index into flow_counts, or 0; counted there if F_ESTABLISHED */
 	__u16 init_cwnd;	/* packets; the initial window, if it was computed from the path's metrics */
 	__u16 init_lost;	/* retransmissions of that window's packets, and of those sent in the round trip after a jump */

@@ -207,10 +207,14 @@ int tcpilot_error(__u64 *ctx)
 		connection_over(&k, sk, 0);
 		return 0;
 	}
-	k.track->err = err;	/* every errno of TCP fits into 8 bits */
+	/* Before Linux 6.10, the state of a connection that ends changes after this. With another error than these two, it goes on, or the
+	 * error is of ICMP and takes the place of ETIMEDOUT (tcp_write_err): then the socket keeps it, or the application has read it,
+	 * and report finds out that nothing was answered. */
+	if (sk->__sk_common.skc_state == TCP_CLOSE || err == TIMED_OUT || err == CONN_ABORTED)
+		k.track->err = err;	/* every errno of TCP fits into 8 bits */
 	if (sk->__sk_common.skc_state == TCP_CLOSE)
 		connection_over(&k, sk, 0);
-	else if (err == TIMED_OUT)	/* before Linux 6.10, the state changes after this */
+	else if (err == TIMED_OUT)
 		flow_end_of(k.track);
 	return 0;
 }

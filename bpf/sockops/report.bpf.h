@@ -12,7 +12,11 @@ enum {
 	/* tcp_sock.ecn_flags: TCP_ECN_OK, and TCP_ECN_MODE_ACCECN (Linux 6.18) */
 	TCP_ECN_AGREED = 1 | 16,
 	TCP_ECN_SEEN = 8,
-	TIMED_OUT = 110,	/* ETIMEDOUT, asm-generic/errno.h */
+	/* asm-generic/errno.h */
+	BROKEN_PIPE = 32,
+	CONN_ABORTED = 103,
+	CONN_RESET = 104,
+	TIMED_OUT = 110,
 	SNDBUF_LOCK = 1,	/* sock.sk_userlocks: the application chose the size (SO_SNDBUF) */
 	RCVBUF_LOCK = 2,
 };
@@ -161,6 +165,15 @@ static __always_inline void report_cc_state(struct conn_sample *s, struct tcp_so
 		s->cc_state.flags |= CC_KNOWN;
 }
 
+/* Whether a connection ended in spite of an error, and not by it: an ICMP error that the application asked for (IP_RECVERR) and has not read.
+ * After unanswered keepalive probes, such an error takes the place of ETIMEDOUT (tcp_write_err). */
+static __always_inline bool outlived(struct tcp_sock *tp, __u32 err, __u32 closed)
+{
+	if (!err || err == BROKEN_PIPE || err == CONN_ABORTED || err == CONN_RESET || err == TIMED_OUT)
+		return false;
+	return (closed & CLOSED_RST_SENT) || ((closed & CLOSED_ALL_ACKED) && !tp->inet_conn.icsk_probes_out);
+}
+
 /* Sends one sample. If the ring is full, the sample is dropped and counted. */
 static __always_inline void report(struct tcp_sock *tp, const struct track *t,
 				   const struct totals *now, const struct totals *last,
@@ -204,6 +217,8 @@ static __always_inline void report(struct tcp_sock *tp, const struct track *t,
 		s->closed |= CLOSED_FIN_SEEN;
 	if (tp->snd_una == tp->write_seq)
 		s->closed |= CLOSED_ALL_ACKED;
+	if (kind == SAMPLE_CLOSE && outlived(tp, s->err, s->closed))
+		s->err = 0;
 	/* The kernel wakes the application before the tracepoint inet_sk_error_report, so that the
 	 * application may have read (and cleared) sk_err by then. So a connection that ended without
 	 * FIN or RST and with unanswered probes or retransmissions counts as timed out. */

@@ -1,6 +1,7 @@
 package datapath
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -408,6 +409,156 @@ func TestRootDisconnectInSynSent(t *testing.T) {
 	if s.End != tcp.EndFin || s.Duration > most || s.Connect > most {
 		t.Errorf("the second connection has remains of the first: %+v", s)
 	}
+}
+
+// TestRootSoftErrors: an ICMP error that the application asked for (IP_RECVERR) does not end the connection, and says nothing of the end
+// that comes later.
+func TestRootSoftErrors(t *testing.T) {
+	r := newRig(t)
+	far := testenv.NetNS(t)
+	near, farEnd := testenv.Veth(t, r.ns, far)
+	r.policy(t, nil)
+	read := func(t *testing.T, c net.Conn) {
+		t.Helper()
+		eventually(t, func() error {
+			if got := sockopt(t, c, unix.SOL_SOCKET, unix.SO_ERROR); got != int(unix.EHOSTUNREACH) && got != int(unix.ECONNREFUSED) {
+				return fmt.Errorf("SO_ERROR is %w", unix.Errno(got))
+			}
+			return nil
+		})
+	}
+	for _, c := range []struct {
+		name string
+		code byte // of ICMP
+		end  func(t *testing.T, c, s net.Conn)
+		want tcp.End
+	}{
+		{"read, then closed", icmpHostUnreachable, func(t *testing.T, c, s net.Conn) {
+			read(t, c)
+			exchange(t, c, s, 1000)
+			closeAll(t, c, s)
+		}, tcp.EndFin},
+		{"port, read, then closed", icmpPortUnreachable, func(t *testing.T, c, s net.Conn) {
+			read(t, c)
+			exchange(t, c, s, 1000)
+			closeAll(t, c, s)
+		}, tcp.EndFin},
+		{"never read, closed", icmpHostUnreachable, func(t *testing.T, c, s net.Conn) {
+			closeAll(t, c, s)
+		}, tcp.EndFin},
+		{"port, never read, closed by the peer", icmpPortUnreachable, func(t *testing.T, c, s net.Conn) {
+			closeAll(t, s, c)
+		}, tcp.EndFin},
+		{"read, then aborted", icmpHostUnreachable, func(t *testing.T, c, s net.Conn) {
+			read(t, c)
+			must(t, c.(*net.TCPConn).SetLinger(0))
+			closeAll(t, c, s)
+		}, tcp.EndAborted},
+		{"port, never read, aborted", icmpPortUnreachable, func(t *testing.T, c, s net.Conn) {
+			must(t, c.(*net.TCPConn).SetLinger(0))
+			closeAll(t, c, s)
+		}, tcp.EndAborted},
+		{"read, then reset", icmpHostUnreachable, func(t *testing.T, c, s net.Conn) {
+			read(t, c)
+			must(t, s.(*net.TCPConn).SetLinger(0))
+			must(t, s.Close())
+			awaitErr(t, c, unix.ECONNRESET)
+			must(t, c.Close())
+		}, tcp.EndReset},
+		{"read, then no answer", icmpHostUnreachable, func(t *testing.T, c, s net.Conn) {
+			read(t, c)
+			defer vanish(t, near, farEnd)()
+			setsockopt(t, c, unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, 300)
+			_, err := c.Write(make([]byte, 1000))
+			must(t, err)
+			awaitErr(t, c, unix.ETIMEDOUT)
+			must(t, c.Close())
+		}, tcp.EndTimeout},
+		// The error takes the place of that of the timeout.
+		{"not asked for, then no answer", icmpHostUnreachable, func(t *testing.T, c, s net.Conn) {
+			defer vanish(t, near, farEnd)()
+			setsockopt(t, c, unix.SOL_SOCKET, unix.SO_KEEPALIVE, 1)
+			for _, o := range []int{unix.TCP_KEEPINTVL, unix.TCP_KEEPCNT, unix.TCP_KEEPIDLE} {
+				setsockopt(t, c, unix.IPPROTO_TCP, o, 1)
+			}
+			eventually(t, func() error {
+				if sockErr(t, c) {
+					return nil
+				}
+				return unix.EAGAIN
+			})
+			must(t, c.Close())
+		}, tcp.EndOther},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			l := listen(t, far, netip.AddrPortFrom(farEnd.V4, 0).String(), nil)
+			conn := dial(t, r.ns, l.Addr().String(), nil)
+			s := accept(t, l)
+			exchange(t, conn, s, 1000)
+			is := ofConn(conn)
+			if c.want != tcp.EndOther {
+				setsockopt(t, conn, unix.IPPROTO_IP, unix.IP_RECVERR, 1)
+			}
+			sendUnreachable(t, far, conn, c.code)
+			if c.want != tcp.EndOther {
+				eventually(t, func() error {
+					if sockErr(t, conn) {
+						return nil
+					}
+					return unix.EAGAIN
+				})
+			}
+			c.end(t, conn, s)
+			if got := r.find(t, "client", is); got.Kind != tcp.KindClose || got.End != c.want {
+				t.Errorf("%s %s, want close %s", got.Kind, got.End, c.want)
+			}
+		})
+	}
+}
+
+// Codes of ICMP destination unreachable (RFC 792).
+const icmpHostUnreachable, icmpPortUnreachable = 1, 3
+
+// sendUnreachable sends an ICMP error about the latest segment of an idle connection, which is also its next one.
+func sendUnreachable(t *testing.T, from *testenv.NS, c net.Conn, code byte) {
+	t.Helper()
+	const repairQueue, queueSeq, sendQueue = 20, 21, 2 // TCP_REPAIR_QUEUE, TCP_QUEUE_SEQ, TCP_SEND_QUEUE
+	setsockopt(t, c, unix.IPPROTO_TCP, unix.TCP_REPAIR, unix.TCP_REPAIR_ON)
+	setsockopt(t, c, unix.IPPROTO_TCP, repairQueue, sendQueue)
+	seq := sockopt(t, c, unix.IPPROTO_TCP, queueSeq)
+	setsockopt(t, c, unix.IPPROTO_TCP, unix.TCP_REPAIR, unix.TCP_REPAIR_OFF_NO_WP)
+
+	local, remote := addrPort(c.LocalAddr()), addrPort(c.RemoteAddr())
+	icmp := []byte{3, code, 0, 0, 0, 0, 0, 0, // type, code, checksum, unused
+		0x45, 0, 0, 40, 0, 0, 0, 0, 64, unix.IPPROTO_TCP, 0, 0} // IPv4
+	icmp = append(append(icmp, local.Addr().AsSlice()...), remote.Addr().AsSlice()...)
+	icmp = binary.BigEndian.AppendUint16(icmp, local.Port())
+	icmp = binary.BigEndian.AppendUint16(icmp, remote.Port())
+	icmp = binary.BigEndian.AppendUint32(icmp, uint32(seq))
+	var sum uint32
+	for i := 0; i < len(icmp); i += 2 {
+		sum += uint32(icmp[i])<<8 | uint32(icmp[i+1])
+	}
+	sum = sum&0xffff + sum>>16
+	binary.BigEndian.PutUint16(icmp[2:], ^uint16(sum+sum>>16))
+	from.Do(t, func() {
+		fd, err := unix.Socket(unix.AF_INET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.IPPROTO_ICMP)
+		must(t, err)
+		defer unix.Close(fd)
+		must(t, unix.Sendto(fd, icmp, 0, &unix.SockaddrInet4{Addr: local.Addr().As4()}))
+	})
+}
+
+// sockErr reports whether a socket has an error that the application has not read.
+func sockErr(t *testing.T, c net.Conn) (has bool) {
+	t.Helper()
+	withFD(c, func(fd int) {
+		p := []unix.PollFd{{Fd: int32(fd)}}
+		_, err := unix.Poll(p, 0)
+		must(t, err)
+		has = p[0].Revents&unix.POLLERR != 0
+	})
+	return has
 }
 
 func isErr(err, want error) bool {
