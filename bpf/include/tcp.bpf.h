@@ -120,6 +120,7 @@ struct sock {
 	__u8 sk_userlocks : 4;
 	int sk_rcvlowat;
 	int sk_err;
+	__u8 sk_shutdown;
 	struct sock_cgroup_data sk_cgrp_data;
 };
 

@@ -44,11 +44,13 @@ __noinline int apply_fields(struct bpf_sock_ops *skops, const struct path_policy
 
 /* Gives the socket the congestion control that was drawn. Returns flags to remember. */
 static __noinline __u16 apply_cc(struct bpf_sock_ops *skops, struct tcp_sock *tp,
-				 const struct runtime_config *cfg, __u32 arm)
+				 const struct runtime_config *cfg, const struct track *t)
 {
+	__u32 arm = t->arm;
+
 	if (!bounded(arm, MAX_CC))
 		return 0;
-	if (tcp_ca_chosen(tp) || !tcp_ca_default(tp)) {
+	if (cc_chosen(tp, t) || !tcp_ca_default(tp)) {
 		count(COUNT_APP_CC);
 		return F_APP_CC;
 	}

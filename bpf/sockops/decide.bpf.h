@@ -116,7 +116,7 @@ static __always_inline void decide(const struct conn_ctx *ctx, struct track *t, 
 	else if (likely(!(ctx->yield & YIELD_CC)))
 		t->arm = draw_arm(ctx->policy, slice.arm);
 	if (t->arm == ARM_DEFAULT)	/* nothing will be set */
-		ctx->counters->n[tcp_ca_chosen(ctx->tp) ? COUNT_APP_CC : COUNT_CC_DEFAULT]++;
+		ctx->counters->n[cc_chosen(ctx->tp, t) ? COUNT_APP_CC : COUNT_CC_DEFAULT]++;
 	if (unlikely(ctx->policy->set & ~ctx->yield))
 		t->flags |= F_FIELDS;
 }

@@ -7,6 +7,7 @@
 
 #include "thinning.bpf.h"
 #include "report.bpf.h"
+#include "reuse.bpf.h"
 #include "slots.bpf.h"
 #include "limits.bpf.h"
 #include "undo.bpf.h"
@@ -93,6 +94,15 @@ static __noinline void report_end(struct known *k, struct tcp_sock *tp, __u32 cl
 	       closed, stands_for);
 }
 
+/* Whether the socket of a connection that is over may begin another one: it is not being closed. */
+static __always_inline bool may_be_reused(struct sock *sk, __u32 closed)
+{
+	if (sk->__sk_common.skc_flags & (1 << SOCK_DEAD_BIT))
+		return false;
+	/* Without a RST from here, the kernel has shut down both sides (tcp_done). */
+	return !(closed & CLOSED_RST_SENT) || sk->sk_shutdown != SHUTDOWN_MASK;
+}
+
 /* Not inlined: several programs call it. */
 static __noinline void connection_over(struct known *k, struct sock *sk, __u32 closed)
 {
@@ -112,6 +122,11 @@ static __noinline void connection_over(struct known *k, struct sock *sk, __u32 c
 				report_end(k, tp, closed, stands_for, cfg);
 			if (tp && cfg->limits)
 				limit_end(tp);
+		}
+		if (unlikely(may_be_reused(sk, closed))) {
+			tp = bpf_skc_to_tcp_sock(sk);
+			if (tp)
+				note_given(tp, k->track, cfg);
 		}
 	}
 	flow_end_of(k->track);

@@ -6,6 +6,7 @@
 #define TCPILOT_REMEMBER_BPF_H
 
 #include "report.bpf.h"
+#include "reuse.bpf.h"
 #include "slots.bpf.h"
 
 /* Stores the connection's state in a slot, or in socket storage if its slots are in use; false:
@@ -34,28 +35,31 @@ static __always_inline bool remember(struct bpf_sock_ops *skops, const struct tr
 }
 
 /* A socket begins a connection. Removes the state of an earlier one whose end no hook
- * saw (a tcp_disconnect that sends nothing). */
-static __always_inline void forget(struct bpf_sock_ops *skops, struct tcp_sock *tp)
+ * saw (a tcp_disconnect that sends nothing), and takes back what tcpilot set for it. */
+static __always_inline void forget(struct bpf_sock_ops *skops, struct tcp_sock *tp, const struct runtime_config *cfg)
 {
 	__u64 cookie = tcp_sk_sock(tp)->__sk_common.skc_cookie.counter;
 	struct bpf_sock *sk = skops->sk;
 	struct live_conn *l;
 	struct track *t;
 
-	if (likely(!cookie))	/* no hook has seen it, or it would have a cookie */
+	if (likely(!cookie))	/* no hook has seen it */
 		return;
 	t = slot_find(cookie);
 	if (t) {
+		note_given(tp, t, cfg);
 		flow_end_of(t);
 		slot_free(t);
 		count(COUNT_FORGOTTEN);
 	}
 	l = sk ? bpf_sk_storage_get(&live, sk, 0, 0) : NULL;
 	if (l) {
+		note_given(tp, &l->track, cfg);
 		flow_end_of(&l->track);
 		bpf_sk_storage_delete(&live, sk);
 		count(COUNT_FORGOTTEN);
 	}
+	take_back(skops);
 }
 
 /* The state of a socket's connection; NULL if there is none. It does not give the socket a cookie: without one, there

@@ -8,7 +8,10 @@
 #define USEC_PER_SEC 1000000ULL
 
 enum {
-	SOCK_DONE_BIT = 1,	/* enum sock_flags: the peer's FIN arrived */
+	/* enum sock_flags */
+	SOCK_DEAD_BIT = 0,	/* no application has the socket any more */
+	SOCK_DONE_BIT = 1,	/* the peer's FIN arrived */
+	SHUTDOWN_MASK = 3,	/* sock.sk_shutdown: both sides are shut down, as by close */
 	/* tcp_sock.ecn_flags: TCP_ECN_OK, and TCP_ECN_MODE_ACCECN (Linux 6.18) */
 	TCP_ECN_AGREED = 1 | 16,
 	TCP_ECN_SEEN = 8,
@@ -113,10 +116,10 @@ static __always_inline __u16 report_buffers(struct sock *sk)
 }
 
 /* The application asked for its congestion control. The kernel says so as well once the window was changed in mid-flight
- * (resume.bpf.h); then F_APP_CC has what it said before. */
+ * (resume.bpf.h); then F_APP_CC has what it said before; and if tcpilot set it for an earlier connection of the socket. */
 static __always_inline bool cc_chosen(struct tcp_sock *tp, const struct track *t)
 {
-	return tcp_ca_chosen(tp) && !t->resume_cwnd;
+	return tcp_ca_chosen(tp) && !t->resume_cwnd && !(t->more_flags & CC_LEFT);
 }
 
 static __always_inline __u16 report_flags(struct tcp_sock *tp, struct cc_words cc,

@@ -133,7 +133,7 @@ static __always_inline void jump(struct bpf_sock_ops *skops, struct tcp_sock *tp
 	if (!want)
 		return;
 	/* From then on the kernel takes the control for one that the application chose (cc_chosen). */
-	if (t->arm >= MAX_CC && tcp_ca_chosen(tp))
+	if (t->arm >= MAX_CC && cc_chosen(tp, t))
 		t->flags |= F_APP_CC;
 	if (!set_window(skops, tp, t, want, want))
 		return;

@@ -37,6 +37,14 @@ struct {
 	__type(value, __u8);
 } raised_retries SEC(".maps");
 
+/* Sockets whose connection is over, and that may begin another one (reuse.bpf.h). */
+struct {
+	__uint(type, BPF_MAP_TYPE_SK_STORAGE);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, int);
+	__type(value, struct given);
+} given_values SEC(".maps");
+
 /* Incoming connections in their handshake whose SYN had the peer option (peer.bpf.h). */
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
@@ -223,6 +231,8 @@ static __always_inline void on_begin(struct bpf_sock_ops *skops, const struct co
 	t.flags = outgoing ? F_OUTGOING : F_ESTABLISHED;
 	if (ctx->cls->flags & CLASS_NAMED)
 		t.more_flags = RULE_NAMED;
+	if (unlikely(tcp_ca_chosen(ctx->tp)) && was_seen(ctx->tp) && has_left_cc(skops))
+		t.more_flags |= CC_LEFT;
 	decide(ctx, &t, c, number);
 	t.cookie = bpf_get_socket_cookie(skops);
 	if (!outgoing)
@@ -236,7 +246,7 @@ static __always_inline void on_begin(struct bpf_sock_ops *skops, const struct co
 			apply_established(skops, ctx, &t);
 	}
 	if (!outgoing && t.arm < MAX_CC)
-		t.flags |= apply_cc(skops, ctx->tp, ctx->cfg, t.arm);
+		t.flags |= apply_cc(skops, ctx->tp, ctx->cfg, &t);
 	t.flags |= watch(skops, ctx->cls);
 	await_mptcp_end(skops, ctx->tp);
 	if (unlikely(ctx->cls->flags & CLASS_TIMEOUTS))
@@ -375,7 +385,7 @@ static __always_inline void on_late(struct bpf_sock_ops *skops, const struct con
 	if (ctx->tp) {
 		if (ctx->policy && ctx->cls && ctx->cls->id == late->class)
 			peer_shorten_rto_min(skops, ctx->tp, late, ctx->policy, ~ctx->yield);
-		late->flags |= apply_cc(skops, ctx->tp, ctx->cfg, late->arm);
+		late->flags |= apply_cc(skops, ctx->tp, ctx->cfg, late);
 	}
 }
 
@@ -446,6 +456,8 @@ int tcpilot_sockops(struct bpf_sock_ops *skops)
 	else
 		ctx.now = bpf_ktime_get_ns();
 	if (op == BPF_SOCK_OPS_ACTIVE_ESTABLISHED_CB) {
+		if (ctx.tp && unlikely(tcp_ca_chosen(ctx.tp)))
+			restore_cc(skops);
 		late = on_active_established(skops, ctx.tp, ctx.now);
 		if (!late)
 			return 1;
@@ -454,7 +466,7 @@ int tcpilot_sockops(struct bpf_sock_ops *skops)
 	if (!ctx.counters)
 		return 1;
 	if (begins && ctx.tp) {
-		forget(skops, ctx.tp);
+		forget(skops, ctx.tp, ctx.cfg);
 		if (unlikely(ctx.cfg->limits))
 			limit_forget(skops);
 		if (op == BPF_SOCK_OPS_TCP_CONNECT_CB)

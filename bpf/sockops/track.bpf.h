@@ -22,6 +22,7 @@ enum more_flags {		/* track.more_flags: those that track.flags has no room for *
 	PEER_SENT = 1 << 1,	/* the SYN or SYN-ACK had the option */
 	PEER_RESENT = 1 << 2,	/* the SYN was sent again, without it */
 	RULE_NAMED = 1 << 3,	/* CLASS_NAMED of its rule */
+	CC_LEFT = 1 << 4,	/* its socket had a congestion control that tcpilot set for an earlier connection (reuse.bpf.h) */
 };
 
 struct peer_told {		/* what an option said, valid if delack_max_ms is not 0 */
@@ -47,6 +48,12 @@ struct peer_request {
 struct peer_host {
 	__u64 answered_ns;	/* CLOCK_MONOTONIC; when the host answered a SYN with the option */
 	__u64 without_ns;	/* CLOCK_MONOTONIC; until then, SYNs to the host have no option */
+};
+
+struct given {			/* what tcpilot set for the latest connection of a socket; 0: nothing */
+	struct cc_words cc;
+	__u32 notsent_lowat;	/* bytes */
+	__u32 clamp;		/* packets */
 };
 
 enum resume_phase {		/* track.resume_phase: phases of RFC 9959 */

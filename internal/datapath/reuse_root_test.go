@@ -7,6 +7,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/tcpilot/tcpilot/internal/path"
 	"github.com/tcpilot/tcpilot/internal/tcp"
 )
 
@@ -197,4 +198,108 @@ func (r *rig) shrank(t *testing.T) {
 		}
 		return err
 	})
+}
+
+// TestRootReusedSocketHasNothingLeft: what tcpilot set for a socket's first connection does not count as the application's choice for the
+// second one, however the first one ended.
+func TestRootReusedSocketHasNothingLeft(t *testing.T) {
+	reno := arms(arm("reno", 1<<16))
+	lowat := func(v uint64) func(*path.Policy) {
+		return func(p *path.Policy) {
+			p.Params.Set(tcp.NotsentLowat, v)
+			p.Defaults = 1 << tcp.NotsentLowat
+		}
+	}
+	all := func(of ...func(*path.Policy)) func(*path.Policy) {
+		return func(p *path.Policy) {
+			for _, f := range of {
+				f(p)
+			}
+		}
+	}
+	type result struct {
+		cc    string
+		lowat int
+		clamp bool
+		flags tcp.Flags
+	}
+	const flags = tcp.FlagAppCC | tcp.FlagHoldOut | tcp.FlagDefaultArm
+	ends := map[string]func(t *testing.T, c, s net.Conn){
+		"disconnected": func(t *testing.T, c, s net.Conn) { disconnect(t, c) },
+		"reset": func(t *testing.T, c, s net.Conn) {
+			must(t, s.(*net.TCPConn).SetLinger(0))
+			must(t, s.Close())
+			awaitErr(t, c, unix.ECONNRESET)
+			disconnect(t, c)
+		},
+		"unseen": func(t *testing.T, c, s net.Conn) {
+			setsockopt(t, c, unix.IPPROTO_TCP, unix.TCP_REPAIR, unix.TCP_REPAIR_ON)
+			disconnect(t, c)
+			setsockopt(t, c, unix.IPPROTO_TCP, unix.TCP_REPAIR, unix.TCP_REPAIR_OFF_NO_WP)
+		},
+	}
+	for _, x := range []struct {
+		name    string
+		between func(t *testing.T, c net.Conn)
+		second  func(*path.Policy)
+		want    result
+	}{
+		{"the default", nil, arms(path.Arm{CC: cc("cubic"), Weight: 1 << 16, Default: true}), result{"cubic", 0, false, tcp.FlagDefaultArm}},
+		{"hold-out", nil, all(reno, lowat(5000), func(p *path.Policy) { p.HoldOut = 1 << 16 }), result{"cubic", 0, false, tcp.FlagHoldOut}},
+		{"the same", nil, all(reno, lowat(5000), clamped(400)), result{"reno", 5000, true, 0}},
+		{"other values", nil, all(reno, lowat(6000), clamped(300)), result{"reno", 6000, true, 0}},
+		{"no policy of the path", nil, nil, result{"cubic", 0, false, 0}},
+		{"the application chooses", func(t *testing.T, c net.Conn) {
+			setCC(t, c, "cubic")
+			setsockopt(t, c, unix.IPPROTO_TCP, unix.TCP_NOTSENT_LOWAT, 7000)
+		}, all(reno, lowat(5000)), result{"cubic", 7000, false, tcp.FlagAppCC}},
+	} {
+		for end, do := range ends {
+			t.Run(x.name+", "+end, func(t *testing.T) {
+				r := newRig(t)
+				r.policy(t, all(reno, lowat(5000), clamped(200)))
+				l := listen(t, r.ns, "127.0.0.1:0", nil)
+				fd := r.connectTo(t, l, -1)
+				c, s := connOf(t, dup(t, fd)), accept(t, l)
+				exchange(t, c, s, 1000)
+				if cc, v := ccOf(t, c), sockopt(t, c, unix.IPPROTO_TCP, unix.TCP_NOTSENT_LOWAT); cc != "reno" || v != 5000 || ssthreshOf(t, c) == infinite {
+					t.Fatalf("the first connection has %s, %d, %d", cc, v, ssthreshOf(t, c))
+				}
+				do(t, c, s)
+				must(t, r.DeletePoliciesExcept(func(uint32) bool { return false }))
+				if x.second != nil {
+					r.policy(t, x.second)
+				}
+				for _, which := range []string{"second", "third"} {
+					if which == "second" && x.between != nil {
+						x.between(t, c)
+					}
+					must(t, unix.SetNonblock(fd, false))
+					r.connectTo(t, l, fd)
+					s = accept(t, l)
+					for range 10 {
+						exchange(t, c, s, 1)
+						exchange(t, s, c, 1)
+					}
+					got := result{cc: ccOf(t, c), lowat: sockopt(t, c, unix.IPPROTO_TCP, unix.TCP_NOTSENT_LOWAT), clamp: ssthreshOf(t, c) != infinite}
+					before := len(r.samplesOf(cookieOf(c)))
+					must(t, s.(*net.TCPConn).SetLinger(0))
+					disconnect(t, c)
+					must(t, s.Close())
+					eventually(t, func() error {
+						is := r.samplesOf(cookieOf(c))
+						if len(is) <= before {
+							return unix.EAGAIN
+						}
+						got.flags = is[len(is)-1].Flags & flags
+						return nil
+					})
+					if got != x.want {
+						t.Errorf("the %s connection has %+v, want %+v", which, got, x.want)
+					}
+				}
+				must(t, unix.Close(fd))
+			})
+		}
+	}
 }

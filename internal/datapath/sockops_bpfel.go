@@ -21,6 +21,7 @@ const (
 	sockopsMapCounters         = "counters"
 	sockopsMapEvents           = "events"
 	sockopsMapFlowCounts       = "flow_counts"
+	sockopsMapGivenValues      = "given_values"
 	sockopsMapLimitEnded       = "limit_ended"
 	sockopsMapLimitShares      = "limit_shares"
 	sockopsMapLimited          = "limited"
@@ -123,6 +124,7 @@ type sockopsMapSpecs struct {
 	Counters       *ebpf.MapSpec `ebpf:"counters"`
 	Events         *ebpf.MapSpec `ebpf:"events"`
 	FlowCounts     *ebpf.MapSpec `ebpf:"flow_counts"`
+	GivenValues    *ebpf.MapSpec `ebpf:"given_values"`
 	LimitEnded     *ebpf.MapSpec `ebpf:"limit_ended"`
 	LimitShares    *ebpf.MapSpec `ebpf:"limit_shares"`
 	Limited        *ebpf.MapSpec `ebpf:"limited"`
@@ -189,6 +191,7 @@ type sockopsMaps struct {
 	Counters       *ebpf.Map `ebpf:"counters"`
 	Events         *ebpf.Map `ebpf:"events"`
 	FlowCounts     *ebpf.Map `ebpf:"flow_counts"`
+	GivenValues    *ebpf.Map `ebpf:"given_values"`
 	LimitEnded     *ebpf.Map `ebpf:"limit_ended"`
 	LimitShares    *ebpf.Map `ebpf:"limit_shares"`
 	Limited        *ebpf.Map `ebpf:"limited"`
@@ -224,6 +227,7 @@ func (m *sockopsMaps) Close() error {
 		m.Counters,
 		m.Events,
 		m.FlowCounts,
+		m.GivenValues,
 		m.LimitEnded,
 		m.LimitShares,
 		m.Limited,
