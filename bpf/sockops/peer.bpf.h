@@ -121,19 +121,27 @@ static __always_inline bool peer_wanted(__u32 class_flags, const struct conn *c)
 
 /* ---- the client's side --------------------------------------------------- */
 
+static __always_inline void peer_address(struct peer_address *a, struct tcp_sock *tp, const __u32 remote[4])
+{
+	a->netns = tcp_sk_sock(tp)->__sk_common.skc_net.net->net_cookie;
+	__builtin_memcpy(a->remote, remote, sizeof(a->remote));
+}
+
 /* An outgoing connection begins. Returns track.told_ms.
  *
  * This and the following __noinline functions are global, so that they are verified once. */
 __noinline int peer_tells(struct bpf_sock_ops *skops, __u32 class_flags)
 {
 	struct tcp_sock *tp = skops_tcp(skops);
+	struct peer_address to;
 	const struct peer_host *h;
 	struct conn c = {};
 
 	conn_read(skops, &c);
 	if (!tp || !peer_wanted(class_flags, &c) || tcp_is_mptcp(tp))
 		return 0;
-	h = bpf_map_lookup_elem(&peer_hosts, c.remote);
+	peer_address(&to, tp, c.remote);
+	h = bpf_map_lookup_elem(&peer_hosts, &to);
 	if (h && bpf_ktime_get_ns() < h->without_ns) {
 		count(COUNT_PEER_BLOCKED);
 		return 0;
@@ -193,9 +201,9 @@ __noinline int peer_reserve(struct bpf_sock_ops *skops)
 }
 
 /* Remembers whether a host answers SYNs with the option. */
-static __always_inline void peer_host_answered(const struct track *t, const __u32 remote[4], __u64 now)
+static __always_inline void peer_host_answered(const struct track *t, const struct peer_address *from, __u64 now)
 {
-	const struct peer_host *was = bpf_map_lookup_elem(&peer_hosts, remote);
+	const struct peer_host *was = bpf_map_lookup_elem(&peer_hosts, from);
 	struct peer_host h = {};
 
 	if (was)
@@ -207,17 +215,19 @@ static __always_inline void peer_host_answered(const struct track *t, const __u3
 	} else {
 		h.without_ns = now + (h.answered_ns && now - h.answered_ns < PEER_DAY_NS ? PEER_MINUTE_NS : PEER_DAY_NS);
 	}
-	bpf_map_update_elem(&peer_hosts, remote, &h, BPF_ANY);
+	bpf_map_update_elem(&peer_hosts, from, &h, BPF_ANY);
 }
 
 /* The SYN-ACK has arrived. */
 __noinline int peer_answered(struct bpf_sock_ops *skops)
 {
-	struct track *t = recall(skops, skops_tcp(skops));
+	struct tcp_sock *tp = skops_tcp(skops);
+	struct track *t = recall(skops, tp);
+	struct peer_address from;
 	struct peer_told peer;
 	struct conn c = {};
 
-	if (!t)
+	if (!tp || !t)
 		return 0;
 	peer_clear_flag(skops);
 	if (!(t->more_flags & PEER_SENT))
@@ -228,7 +238,8 @@ __noinline int peer_answered(struct bpf_sock_ops *skops)
 	t->peer_delack_max_ms = peer.delack_max_ms;
 	t->peer_receive_log2 = peer.receive_log2;
 	conn_read(skops, &c);
-	peer_host_answered(t, c.remote, bpf_ktime_get_ns());
+	peer_address(&from, tp, c.remote);
+	peer_host_answered(t, &from, bpf_ktime_get_ns());
 	return 0;
 }
 
@@ -246,8 +257,9 @@ __noinline int peer_listen(struct bpf_sock_ops *skops)
 	return 0;
 }
 
-static __always_inline void peer_key(struct peer_handshake *k, const struct conn *c)
+static __always_inline void peer_key(struct peer_handshake *k, struct bpf_sock_ops *skops, const struct conn *c)
 {
+	k->netns = bpf_get_netns_cookie(skops);
 	__builtin_memcpy(k->remote, c->remote, sizeof(k->remote));
 	__builtin_memcpy(k->local, c->local, sizeof(k->local));
 	k->remote_port = c->remote_port;
@@ -279,7 +291,7 @@ __noinline int peer_reply(struct bpf_sock_ops *skops, __u32 class_flags, __u32 t
 	conn_read(skops, &c);
 	if (!peer_wanted(class_flags, &c))
 		return 0;
-	peer_key(&k, &c);
+	peer_key(&k, skops, &c);
 	was = bpf_map_lookup_elem(&peer_requests, &k);
 	if (was && r.at_ns - was->at_ns < PEER_HANDSHAKE_NS) {
 		was->told_ms = 0;	/* sent again: without it */
@@ -312,10 +324,10 @@ __noinline int peer_write(struct bpf_sock_ops *skops)
 		return 0;
 	}
 	conn_read(skops, &c);
-	peer_key(&k, &c);
+	peer_key(&k, skops, &c);
 	r = bpf_map_lookup_elem(&peer_requests, &k);
 	if (r && r->told_ms && !r->sent)
-		r->sent = peer_store(skops, r->told_ms, netns_receive_log2(bpf_get_netns_cookie(skops)));
+		r->sent = peer_store(skops, r->told_ms, netns_receive_log2(k.netns));
 	return 0;
 }
 
@@ -329,7 +341,7 @@ __noinline __u32 peer_accepted(struct bpf_sock_ops *skops)
 	__u32 told = 0;
 
 	conn_read(skops, &c);
-	peer_key(&k, &c);
+	peer_key(&k, skops, &c);
 	r = bpf_map_lookup_elem(&peer_requests, &k);
 	if (!r)
 		return 0;

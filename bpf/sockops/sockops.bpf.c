@@ -53,11 +53,11 @@ struct {
 	__type(value, struct peer_request);
 } peer_requests SEC(".maps");
 
-/* Whether hosts answer SYNs with the peer option, by their address (peer.bpf.h). */
+/* Whether hosts answer SYNs with the peer option, by network namespace and address (peer.bpf.h). */
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, 16384);
-	__type(key, __u32[4]);
+	__type(key, struct peer_address);
 	__type(value, struct peer_host);
 } peer_hosts SEC(".maps");
 

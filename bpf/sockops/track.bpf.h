@@ -31,10 +31,12 @@ struct peer_told {		/* what an option said, valid if delack_max_ms is not 0 */
 };
 
 struct peer_handshake {		/* key of peer_requests: the connection of a request socket */
+	__u64 netns;		/* cookie: namespaces may have the same addresses */
 	__u32 remote[4];
 	__u32 local[4];
 	__u16 remote_port;
 	__u16 local_port;
+	__u32 pad;
 };
 
 struct peer_request {
@@ -43,6 +45,11 @@ struct peer_request {
 	__u8 told_ms;		/* for the SYN-ACK that is being built; 0: it has no option */
 	__u8 sent;		/* 1: a SYN-ACK had the option */
 	__u8 pad[4];
+};
+
+struct peer_address {		/* key of peer_hosts */
+	__u64 netns;		/* cookie */
+	__u32 remote[4];
 };
 
 struct peer_host {

@@ -352,6 +352,34 @@ func TestRootMapsOfAnotherBuildAreReleased(t *testing.T) {
 	}
 }
 
+// A pinned map whose keys have another size is replaced at the start.
+func TestRootMapWithOtherKeysIsReplaced(t *testing.T) {
+	r := newRig(t)
+	want := r.maps.PeerHosts.KeySize()
+	pin := filepath.Join(r.dir, "peer_hosts")
+	r.crash(t)
+	must(t, os.Remove(pin))
+	old, err := ebpf.NewMap(&ebpf.MapSpec{Type: ebpf.LRUHash, KeySize: want - 8, ValueSize: 16, MaxEntries: 16384})
+	must(t, err)
+	must(t, old.Pin(pin))
+	must(t, old.Close())
+	r.open(t)
+	now, err := ebpf.LoadPinnedMap(pin, nil)
+	must(t, err)
+	defer now.Close()
+	if now.KeySize() != want {
+		t.Errorf("the pinned map has keys of %d bytes, want %d", now.KeySize(), want)
+	}
+	id := r.policy(t, arms(arm("reno", 1<<16)))
+	r.rules(t, compileRules([]rule{{}}, 1))
+	c, s := r.pair(t, "127.0.0.1:0")
+	is := ofConn(c)
+	closeAll(t, c, s)
+	if s := r.find(t, "client", is); s.PolicyID != id || s.CC.String() != "reno" {
+		t.Errorf("%+v", s)
+	}
+}
+
 // TestRootFailedOpenLeavesNothing: a failed Open leaves nothing of its own, and removes
 // nothing that was there.
 func TestRootFailedOpenLeavesNothing(t *testing.T) {

@@ -40,6 +40,17 @@ func newPeers(t testing.TB) *peers {
 	return p
 }
 
+// peerAddress is struct peer_address (bpf/sockops/track.bpf.h).
+type peerAddress struct {
+	NetNS  uint64
+	Remote [16]byte
+}
+
+// farKey is the key of the far host in the map of peers.
+func (p *peers) farKey(t testing.TB) peerAddress {
+	return peerAddress{netnsOf(t, p.near.NS), p.far.V4.As16()}
+}
+
 // wanted is what one end of a connection should show.
 type wanted struct {
 	peer   time.Duration // told by the peer; 0: nothing
@@ -227,7 +238,7 @@ func TestRootPeerOptionDropped(t *testing.T) {
 		restore()
 		closeAll(t, c, s)
 		var host struct{ AnsweredNs, WithoutNs uint64 } // struct peer_host
-		must(t, p.maps.PeerHosts.Lookup(p.far.V4.As16(), &host))
+		must(t, p.maps.PeerHosts.Lookup(p.farKey(t), &host))
 		if left := time.Duration(host.WithoutNs) - time.Duration(monotonic()); left > time.Minute || left < 0 {
 			t.Errorf("without the option for %s", left)
 		}
@@ -277,7 +288,7 @@ func TestRootPeerOptionOfAnotherVersion(t *testing.T) {
 			t.Errorf("%s: %+v", name, s)
 		}
 		// Linux 7.2 drops such a SYN-ACK; then the host is asked nothing for a while
-		must(t, p.maps.PeerHosts.Delete(p.far.V4.As16()))
+		must(t, p.maps.PeerHosts.Delete(p.farKey(t)))
 	}
 	restore := meddle(t, p.near, replaceOption([]byte{254, 8, 0x54, 0x50, 0x1f, 99, 0xff, 0xff}))
 	p.connect(t, "too much", l, told(200*time.Millisecond, kernelRTOMin), told(kernelDelack, 50_000))
@@ -388,6 +399,66 @@ func TestRootPeerOptionOfRunningConnections(t *testing.T) {
 			t.Errorf("%s: ACKs are delayed by up to %s, the peer was told %d us", x.name, got, delack)
 		}
 	}
+}
+
+// TestRootPeerOptionOfOverlappingNetworks: hosts with the same addresses in other network namespaces are others.
+func TestRootPeerOptionOfOverlappingNetworks(t *testing.T) {
+	p := newPeers(t)
+	p.policy(t, peerOption(2000))
+	other := &peers{rig: p.rig}
+	other.near, other.far = testenv.Veth(t, testenv.NetNS(t), testenv.NetNS(t))
+	address := func(at testenv.End, own, peer netip.Addr) {
+		at.NS.Run(t, "ip", "addr", "flush", "dev", at.Name, "scope", "global")
+		at.NS.Run(t, "ip", "addr", "add", own.String()+"/32", "dev", at.Name)
+		at.NS.Run(t, "ip", "route", "add", peer.String(), "dev", at.Name, "src", own.String())
+	}
+	address(other.near, p.near.V4, p.far.V4)
+	address(other.far, p.far.V4, p.near.V4)
+	other.near.V4, other.far.V4 = p.near.V4, p.far.V4
+	l := p.listen(t, nil)
+	others := listen(t, other.far.NS, l.Addr().String(), nil)
+	both := told(kernelDelack, 50_000)
+
+	t.Run("a host that does not answer", func(t *testing.T) {
+		restore := meddle(t, other.far, dropOption())
+		other.connect(t, "other", others, resent, untold)
+		restore()
+		other.connect(t, "other again", others, untold, untold)
+		p.connect(t, "host", l, both, both)
+	})
+	t.Run("a handshake that does not end", func(t *testing.T) {
+		vanish(t, other.far, other.near)
+		must(t, p.maps.PeerHosts.Delete(other.farKey(t)))
+		before, err := p.Counters()
+		must(t, err)
+		from := netip.AddrPortFrom(p.near.V4, 40_000)
+		other.near.NS.Do(t, func() {
+			fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+			must(t, err)
+			t.Cleanup(func() { must(t, unix.Close(fd)) })
+			must(t, unix.Bind(fd, &unix.SockaddrInet4{Port: int(from.Port()), Addr: from.Addr().As4()}))
+			to := addrPort(others.Addr())
+			if err := unix.Connect(fd, &unix.SockaddrInet4{Port: int(to.Port()), Addr: to.Addr().As4()}); err != unix.EINPROGRESS {
+				t.Fatalf("connect: %v", err)
+			}
+		})
+		eventually(t, func() error {
+			n, err := p.Counters()
+			if err == nil && n.Peer.Seen == before.Peer.Seen {
+				err = unix.EAGAIN
+			}
+			return err
+		})
+		c, err := dialErr(t, p.near.NS, from.String(), l.Addr().String(), nil)
+		must(t, err)
+		s := accept(t, l)
+		exchange(t, c, s, 10_000)
+		exchange(t, s, c, 10_000)
+		isC, isS := ofConn(c), ofConn(s)
+		closeAll(t, c, s)
+		p.check(t, "client", p.find(t, "client", isC), both)
+		p.check(t, "server", p.find(t, "server", isS), both)
+	})
 }
 
 // Connections of MPTCP do not have the option: there is no room for it, and subflows acknowledge for each

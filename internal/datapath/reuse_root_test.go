@@ -217,6 +217,7 @@ func TestRootReusedSocketHasNothingLeft(t *testing.T) {
 			}
 		}
 	}
+	r := newRig(t)
 	type result struct {
 		cc    string
 		lowat int
@@ -256,7 +257,6 @@ func TestRootReusedSocketHasNothingLeft(t *testing.T) {
 	} {
 		for end, do := range ends {
 			t.Run(x.name+", "+end, func(t *testing.T) {
-				r := newRig(t)
 				r.policy(t, all(reno, lowat(5000), clamped(200)))
 				l := listen(t, r.ns, "127.0.0.1:0", nil)
 				fd := r.connectTo(t, l, -1)
