@@ -379,11 +379,13 @@ static __always_inline bool look_up(struct bpf_sock_ops *skops, struct conn_ctx 
 static __always_inline void on_late(struct bpf_sock_ops *skops, const struct conn_ctx *ctx,
 				    struct track *late)
 {
-	/* another class: rules changed meanwhile */
-	if (ctx->policy && ctx->cls && ctx->cls->id == late->class)
+	/* The policy may have expired during the handshake. Another class: rules changed meanwhile. */
+	bool valid = ctx->policy && ctx->now < ctx->policy->expires_ns && ctx->cls && ctx->cls->id == late->class;
+
+	if (valid)
 		apply_established(skops, ctx, late);
 	if (ctx->tp) {
-		if (ctx->policy && ctx->cls && ctx->cls->id == late->class)
+		if (valid)
 			peer_shorten_rto_min(skops, ctx->tp, late, ctx->policy, ~ctx->yield);
 		late->flags |= apply_cc(skops, ctx->tp, ctx->cfg, late);
 	}

@@ -262,6 +262,41 @@ func TestRootHoldOutAndYieldSetNothing(t *testing.T) {
 	}
 }
 
+// TestRootPolicyExpiresInHandshake: a policy that is over by the end of the handshake sets no fields then.
+func TestRootPolicyExpiresInHandshake(t *testing.T) {
+	r := newRig(t)
+	far := testenv.NetNS(t)
+	near, farEnd := testenv.Veth(t, r.ns, far)
+	l := listen(t, far, netip.AddrPortFrom(farEnd.V4, 0).String(), nil)
+	for _, c := range []struct {
+		name    string
+		expires time.Duration // from the moment at which the SYN was sent
+		want    uint32
+	}{{"valid", valid, 42}, {"expired", -time.Second, 10}} {
+		t.Run(c.name, func(t *testing.T) {
+			r.policy(t, set(tcp.InitCwnd, 42))
+			restore := vanish(t, near, farEnd)
+			to := addrPort(l.Addr())
+			var fd int
+			r.ns.Do(t, func() {
+				var err error
+				fd, err = unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+				must(t, err)
+				if err := unix.Connect(fd, &unix.SockaddrInet4{Port: int(to.Port()), Addr: to.Addr().As4()}); err != unix.EINPROGRESS {
+					t.Fatalf("connect: %v", err)
+				}
+			})
+			conn := connOf(t, fd)
+			r.policyOf(t, path.Root(1, 0), time.Now().Add(c.expires), set(tcp.InitCwnd, 42))
+			restore()
+			accept(t, l)
+			if got := tcpInfo(t, conn); got.Snd_cwnd != c.want || got.Total_retrans == 0 {
+				t.Errorf("window %d, want %d; %d retransmissions", got.Snd_cwnd, c.want, got.Total_retrans)
+			}
+		})
+	}
+}
+
 // TestRootLease: no connection is changed once the lease has expired, whatever the maps
 // contain.
 func TestRootLease(t *testing.T) {
