@@ -481,12 +481,7 @@ func TestRootSoftErrors(t *testing.T) {
 			for _, o := range []int{unix.TCP_KEEPINTVL, unix.TCP_KEEPCNT, unix.TCP_KEEPIDLE} {
 				setsockopt(t, c, unix.IPPROTO_TCP, o, 1)
 			}
-			eventually(t, func() error {
-				if sockErr(t, c) {
-					return nil
-				}
-				return unix.EAGAIN
-			})
+			awaitSockErr(t, c)
 			must(t, c.Close())
 		}, tcp.EndOther},
 	} {
@@ -501,12 +496,7 @@ func TestRootSoftErrors(t *testing.T) {
 			}
 			sendUnreachable(t, far, conn, c.code)
 			if c.want != tcp.EndOther {
-				eventually(t, func() error {
-					if sockErr(t, conn) {
-						return nil
-					}
-					return unix.EAGAIN
-				})
+				awaitSockErr(t, conn)
 			}
 			c.end(t, conn, s)
 			if got := r.find(t, "client", is); got.Kind != tcp.KindClose || got.End != c.want {
@@ -549,16 +539,20 @@ func sendUnreachable(t *testing.T, from *testenv.NS, c net.Conn, code byte) {
 	})
 }
 
-// sockErr reports whether a socket has an error that the application has not read.
-func sockErr(t *testing.T, c net.Conn) (has bool) {
+// awaitSockErr waits until a socket has an error that the application has not read.
+func awaitSockErr(t *testing.T, c net.Conn) {
 	t.Helper()
-	withFD(c, func(fd int) {
-		p := []unix.PollFd{{Fd: int32(fd)}}
-		_, err := unix.Poll(p, 0)
-		must(t, err)
-		has = p[0].Revents&unix.POLLERR != 0
+	eventually(t, func() (err error) {
+		p := []unix.PollFd{{}}
+		withFD(c, func(fd int) {
+			p[0].Fd = int32(fd)
+			_, err = unix.Poll(p, 0)
+		})
+		if err == nil && p[0].Revents&unix.POLLERR == 0 {
+			err = unix.EAGAIN
+		}
+		return err
 	})
-	return has
 }
 
 func isErr(err, want error) bool {
