@@ -331,7 +331,7 @@ func TestRootRefusedSocketHasNothingLeft(t *testing.T) {
 		t.Errorf("TCP_NOTSENT_LOWAT is %d", got)
 	}
 	r.policy(t, func(p *path.Policy) { low(p); p.HoldOut = 1 << 16 })
-	l = listen(t, r.ns, l.Addr().String(), nil)
+	listen(t, r.ns, l.Addr().String(), nil)
 	must(t, unix.SetNonblock(fd, false))
 	must(t, unix.Connect(fd, to))
 	if got := lowat(); got != 0 {
