@@ -126,7 +126,7 @@ static __noinline void connection_over(struct known *k, struct sock *sk, __u32 c
 		if (unlikely(may_be_reused(sk, closed))) {
 			tp = bpf_skc_to_tcp_sock(sk);
 			if (tp)
-				note_given(tp, k->track, cfg);
+				note_given(tp, k->track, k->live, cfg);
 		}
 	}
 	flow_end_of(k->track);

@@ -250,7 +250,7 @@ int tcpilot_live(struct bpf_iter__tcp *ctx)
 	}
 	if (!active)
 		return 0;
-	if (l->marks || (p && (p->set & ACK_MARK_BITS)))
+	if (l->acks.marks || (p && (p->set & ACK_MARK_BITS)))
 		mark_acks(tp, l, &now, cfg, p);
 	l->last = now;
 	l->track.undone = 0;

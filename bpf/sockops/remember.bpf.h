@@ -47,14 +47,14 @@ static __always_inline void forget(struct bpf_sock_ops *skops, struct tcp_sock *
 		return;
 	t = slot_find(cookie);
 	if (t) {
-		note_given(tp, t, cfg);
+		note_given(tp, t, NULL, cfg);
 		flow_end_of(t);
 		slot_free(t);
 		count(COUNT_FORGOTTEN);
 	}
 	l = sk ? bpf_sk_storage_get(&live, sk, 0, 0) : NULL;
 	if (l) {
-		note_given(tp, &l->track, cfg);
+		note_given(tp, &l->track, l, cfg);
 		flow_end_of(&l->track);
 		bpf_sk_storage_delete(&live, sk);
 		count(COUNT_FORGOTTEN);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /* Sockets that begin another connection (connect to AF_UNSPEC, then connect). The kernel keeps the congestion control, the clamp of the
- * congestion window and TCP_NOTSENT_LOWAT of the first connection (tcp_disconnect). What of that tcpilot set is taken
+ * congestion window, TCP_NOTSENT_LOWAT, priority and DSCP of the first connection (tcp_disconnect). What of that tcpilot set is taken
  * back, and does not count as the application's choice. If the application has set the same congestion control meanwhile, that is not noticed.
  *
  * Needs the map given_values of the including object.
@@ -8,6 +8,7 @@
 #ifndef TCPILOT_REUSE_BPF_H
 #define TCPILOT_REUSE_BPF_H
 
+#include "ack_values.bpf.h"
 #include "clamp.bpf.h"
 #include "report.bpf.h"
 
@@ -21,13 +22,14 @@ static __always_inline bool cc_was_set(struct tcp_sock *tp, const struct track *
 	return t->resume_cwnd || (t->flags & F_CC_CHANGED) || (bounded(arm, MAX_CC) && cc_is(tcp_ca_name(tp), cfg->cc[arm]));
 }
 
-/* The connection of a socket that may begin another one is over. Not inlined: most sockets do not. */
-static __noinline int note_given(struct tcp_sock *tp, const struct track *t, const struct runtime_config *cfg)
+/* The connection of a socket that may begin another one is over. l is NULL if its state is in a slot. Not inlined: most sockets do not. */
+static __noinline int note_given(struct tcp_sock *tp, const struct track *t, const struct live_conn *l,
+				 const struct runtime_config *cfg)
 {
 	bool cc = cc_was_set(tp, t, cfg);
 	struct given *g;
 
-	if (!cc && !t->notsent_lowat && !t->clamp)
+	if (!cc && !t->notsent_lowat && !t->clamp && !(l && l->acks.marks))
 		return 0;
 	g = bpf_sk_storage_get(&given_values, tp, 0, BPF_SK_STORAGE_GET_F_CREATE);
 	if (!g)
@@ -36,6 +38,8 @@ static __noinline int note_given(struct tcp_sock *tp, const struct track *t, con
 		g->cc = tcp_ca_name(tp);
 	g->notsent_lowat = t->notsent_lowat;
 	g->clamp = t->clamp;
+	if (l)
+		g->acks = l->acks;
 	return 0;
 }
 
@@ -69,8 +73,13 @@ __noinline int take_back(struct bpf_sock_ops *skops)
 		bpf_sk_storage_delete(&own_lowat, tp);
 	if (g->clamp && g->clamp == tp->snd_cwnd_clamp)
 		bpf_setsockopt(skops, SOL_TCP, TCP_BPF_SNDCWND_CLAMP, &clamp, sizeof(clamp));
+	if (g->acks.marks) {
+		mark_dscp(skops, tp, &g->acks, 0);
+		mark_priority(skops, tp, &g->acks, 0);
+	}
 	g->notsent_lowat = 0;
 	g->clamp = 0;
+	g->acks.marks = 0;
 	return 0;
 }
 

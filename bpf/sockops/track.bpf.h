@@ -57,10 +57,18 @@ struct peer_host {
 	__u64 without_ns;	/* CLOCK_MONOTONIC; until then, SYNs to the host have no option */
 };
 
+struct ack_values {		/* what a connection got because it mostly receives (ack_marks.bpf.h) */
+	__u32 priority;		/* SO_PRIORITY, with MARK_PRIORITY */
+	__u8 dscp;		/* with MARK_DSCP */
+	__u8 marks;		/* enum ack_marks */
+	__u8 pad[2];
+};
+
 struct given {			/* what tcpilot set for the latest connection of a socket; 0: nothing */
 	struct cc_words cc;
 	__u32 notsent_lowat;	/* bytes */
 	__u32 clamp;		/* packets */
+	struct ack_values acks;
 };
 
 enum resume_phase {		/* track.resume_phase: phases of RFC 9959 */
@@ -87,10 +95,7 @@ union resume_window {
 struct live_conn {
 	struct track track;
 	struct totals last;
-	__u32 ack_priority;	/* SO_PRIORITY that was given (ack_marks.bpf.h), with MARK_PRIORITY */
-	__u8 ack_dscp;		/* DSCP that was given, with MARK_DSCP */
-	__u8 marks;		/* enum ack_marks */
-	__u8 pad[2];
+	struct ack_values acks;
 };
 
 #endif

@@ -338,3 +338,49 @@ func TestRootRefusedSocketHasNothingLeft(t *testing.T) {
 		t.Errorf("TCP_NOTSENT_LOWAT of the second connection is %d", got)
 	}
 }
+
+// TestRootReusedSocketHasNoMarksLeft: the same of the priority and DSCP of a connection that mostly received.
+func TestRootReusedSocketHasNoMarksLeft(t *testing.T) {
+	r := newRig(t)
+	r.needLive(t)
+	for _, v6 := range []bool{false, true} {
+		for _, own := range [][2]int{{}, {4, 10}} { // what the application sets in between
+			r.policy(t, ackMarks(6, 46))
+			address := "127.0.0.1:0"
+			if v6 {
+				address = "[::1]:0"
+			}
+			c, s := r.pair(t, address)
+			r.receive(t, s, c)
+			if got := marksOf(t, c, v6); got != [2]int{6, 46} {
+				t.Fatalf("the first connection has %v", got)
+			}
+			must(t, s.(*net.TCPConn).SetLinger(0))
+			disconnect(t, c)
+			if own[0] != 0 {
+				if v6 {
+					setsockopt(t, c, unix.IPPROTO_IPV6, unix.IPV6_TCLASS, own[1]<<2)
+				} else {
+					setsockopt(t, c, unix.IPPROTO_IP, unix.IP_TOS, own[1]<<2)
+				}
+				setsockopt(t, c, unix.SOL_SOCKET, unix.SO_PRIORITY, own[0])
+			}
+			r.policy(t, nil)
+			l := listen(t, r.ns, address, nil)
+			port := int(addrPort(l.Addr()).Port())
+			var sa unix.Sockaddr = &unix.SockaddrInet4{Port: port, Addr: [4]byte{127, 0, 0, 1}}
+			if v6 {
+				sa = &unix.SockaddrInet6{Port: port, Addr: [16]byte{15: 1}}
+			}
+			withFD(c, func(fd int) {
+				if err := unix.Connect(fd, sa); err != unix.EINPROGRESS {
+					must(t, err)
+				}
+			})
+			accept(t, l)
+			if got := marksOf(t, c, v6); got != own {
+				t.Errorf("IPv6 %v: the second connection has priority and DSCP %v, want %v", v6, got, own)
+			}
+		}
+	}
+}
