@@ -295,4 +295,17 @@ static __always_inline const struct class_entry *classify(const struct conn *c, 
 	return bpf_map_lookup_elem(&classes, &index);
 }
 
+/* Counts a connection that begins. Class 0: it has none. */
+static __always_inline void count_class(struct counters *c, __u32 class, bool outgoing)
+{
+	struct class_count *n = &c->classes[class % MAX_CLASS_COUNTS];
+
+	if (unlikely(!class))
+		c->n[outgoing ? COUNT_NO_RULE_OUTGOING : COUNT_NO_RULE_INCOMING]++;
+	else if (outgoing)
+		n->outgoing++;
+	else
+		n->incoming++;
+}
+
 #endif

@@ -122,18 +122,6 @@ static __always_inline const struct class_entry *conn_class(struct bpf_sock_ops 
 	return classify(c, b, bank, tp, unlikely(b->dims & DIM_NETNS) ? bpf_get_netns_cookie(skops) : 0);
 }
 
-static __always_inline void count_class(struct counters *c, __u32 class, bool outgoing)
-{
-	struct class_count *n = &c->classes[class % MAX_CLASS_COUNTS];
-
-	if (unlikely(!class))
-		c->n[outgoing ? COUNT_NO_RULE_OUTGOING : COUNT_NO_RULE_INCOMING]++;
-	else if (outgoing)
-		n->outgoing++;
-	else
-		n->incoming++;
-}
-
 /* ---- the hooks ----------------------------------------------------------- */
 
 #define OP(name) (1U << BPF_SOCK_OPS_##name)
