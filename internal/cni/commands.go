@@ -117,7 +117,7 @@ func complete(p, before *pod.Pod) {
 		return
 	}
 	if before.Index != 0 {
-		p.Link, p.Masqueraded = before.Link, before.Masqueraded // CHECK compares them
+		p.Link, p.Masqueraded, p.MasqueradeExcept = before.Link, before.Masqueraded, before.MasqueradeExcept // CHECK compares them
 	}
 	p.Namespace, p.Name, p.UID = cmp.Or(p.Namespace, before.Namespace), cmp.Or(p.Name, before.Name), cmp.Or(p.UID, before.UID)
 	p.Cgroup, p.Bandwidth, p.Added = cmp.Or(p.Cgroup, before.Cgroup), cmp.Or(p.Bandwidth, before.Bandwidth), before.Added

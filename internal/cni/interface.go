@@ -85,6 +85,9 @@ func (r *request) makeInterface(p *pod.Pod) (result json.RawMessage, changed []s
 		u.Push("", func() error { return r.Unmasquerade(r.Network, pair.HostName) })
 	}
 	p.Link, p.Masqueraded = made.Link, m.Masquerade
+	if m.Masquerade {
+		p.MasqueradeExcept = m.except
+	}
 	if err := r.Dir.Put(p); err != nil {
 		return nil, changed, err
 	}

@@ -81,7 +81,8 @@ func TestMainAdd(t *testing.T) {
 		}
 		addresses := []netip.Prefix{netip.MustParsePrefix("10.1.0.5/32"), netip.MustParsePrefix("fd00::5/128")}
 		p := records(t, c.dir)[0]
-		if want := (pod.Link{Device: pod.Veth, Index: 2, HostIndex: 18, Addresses: addresses}); !p.Made || !reflect.DeepEqual(p.Link, want) || p.Name != "web-1" || !p.Masqueraded {
+		if want := (pod.Link{Device: pod.Veth, Index: 2, HostIndex: 18, Addresses: addresses}); !p.Made || !reflect.DeepEqual(p.Link, want) || p.Name != "web-1" || !p.Masqueraded ||
+			fmt.Sprint(p.MasqueradeExcept) != "[10.0.0.0/8 fd00::/8]" {
 			t.Errorf("%s: recorded %+v, want %+v", v, p, want)
 		}
 		printed, err := version.NewResult(v, []byte(o.stdout))

@@ -35,8 +35,11 @@ type pods struct {
 	syncs   sharedWork[api.PodSync]
 	checked map[podPlace]podCheck
 	found   foundPods
-	refused []api.RefusedPod // by the latest reading
-	failed  string           // why the latest reading failed
+	// masqueraded are the networks of pods that the CNI plugin masquerades, by the latest reading.
+	masqueraded map[string]*masquerading
+	rewrites    map[string]rewrite // of their rules
+	refused     []api.RefusedPod   // by the latest reading
+	failed      string             // why the latest reading failed
 }
 
 // podView is what is known of the pods of one time. All but the counters is immutable.
@@ -152,6 +155,7 @@ func (d *Daemon) readPods(lookUp lookUpControls) {
 		}
 		refused = append(refused, bad)
 	}
+	p.masqueraded = masqueradedOf(here)
 	here = append(here, d.withoutRecord(here, now, checked)...)
 	p.checked = checked
 	d.logRefused(refused)

@@ -233,6 +233,7 @@ func (d *Daemon) watchHost(ctx context.Context) error {
 		d.pods.mu.Lock() // usually the CNI plugin asks for it
 		defer d.pods.mu.Unlock()
 		d.readPods(d.controls.usableBefore) // offer has read the kernel's list
+		d.masqueradePods(time.Now())
 		d.followPodDevices()
 		return d.followPods()
 	})

@@ -30,6 +30,8 @@ type Pod struct {
 	Made bool `json:"made,omitempty"`
 	// Masqueraded says that tcpilot-cni has also made the nftables rules that masquerade the pod.
 	Masqueraded bool `json:"masqueraded,omitempty"`
+	// MasqueradeExcept are the destinations that know the pod's address.
+	MasqueradeExcept []netip.Prefix `json:"masquerade_except,omitempty"`
 	// Chained says that a chained tcpilot-cni behind the one that made the interface has completed the record.
 	Chained bool `json:"chained,omitempty"`
 	Link

@@ -75,6 +75,12 @@ func Masquerade(network, device string, except []netip.Prefix) error {
 			return err
 		}
 	}
+	return r.write(except, device)
+}
+
+// write makes the table if there is none, writes its rules anew, and adds devices, in one transaction.
+func (r *rules) write(except []netip.Prefix, devices ...string) error {
+	mark := markOf(except)
 	r.AddTable(r.table)
 	r.AddChain(r.postrouting)
 	r.AddChain(r.masquerade)
@@ -88,14 +94,16 @@ func Masquerade(network, device string, except []netip.Prefix) error {
 			r.AddRule(&nftables.Rule{Table: r.table, Chain: chain, Exprs: e, UserData: mark})
 		}
 	}
-	return r.add(device)
+	return r.add(devices...)
 }
 
-// add executes the transaction, with the device's elements at its end.
-func (r *rules) add(device string) error {
-	to, member := r.elements(device)
-	if err := errors.Join(r.SetAddElements(r.pods, to), r.SetAddElements(r.devices, member)); err != nil {
-		return fmt.Errorf("masquerade: %w", err)
+// add executes the transaction, with the devices' elements at its end.
+func (r *rules) add(devices ...string) error {
+	for some := range slices.Chunk(devices, maxExact) { // an attribute of netlink has at most 64 KiB
+		to, member := r.elements(some...)
+		if err := errors.Join(r.SetAddElements(r.pods, to), r.SetAddElements(r.devices, member)); err != nil {
+			return fmt.Errorf("masquerade: %w", err)
+		}
 	}
 	if err := r.Flush(); err != nil {
 		return fmt.Errorf("masquerade: change nftables table %s: %w", r.table.Name, err)
@@ -151,16 +159,24 @@ func CheckMasquerade(network, device string, except []netip.Prefix) error {
 	if err != nil {
 		return fmt.Errorf("look for the rules that masquerade the pod: %w", err)
 	}
+	if err := r.check(except, device); err != nil {
+		return fmt.Errorf("the pod is not masqueraded: %w", err)
+	}
+	return nil
+}
+
+// check returns what is missing of the rules of devices.
+func (r *rules) check(except []netip.Prefix, devices ...string) (err error) {
 	// What other pods change meanwhile can make a list incomplete.
 	for range 3 {
-		if err = r.check(device, except); err == nil {
+		if err = r.checkOnce(except, devices); err == nil {
 			return nil
 		}
 	}
-	return fmt.Errorf("the pod is not masqueraded: %w", err)
+	return err
 }
 
-func (r *rules) check(device string, except []netip.Prefix) error {
+func (r *rules) checkOnce(except []netip.Prefix, devices []string) error {
 	if _, err := r.ListTableOfFamily(r.table.Name, r.table.Family); isAbsent(err) {
 		return fmt.Errorf("there is no nftables table inet %s", r.table.Name)
 	} else if err != nil {
@@ -182,8 +198,10 @@ func (r *rules) check(device string, except []netip.Prefix) error {
 	}
 	for _, set := range []*nftables.Set{r.pods, r.devices} {
 		have, err := r.members(set)
-		if err != nil || !slices.Contains(have, device) {
-			return fmt.Errorf("%s is not in %s in nftables table inet %s", device, set.Name, r.table.Name)
+		for _, device := range devices {
+			if err != nil || !slices.Contains(have, device) {
+				return fmt.Errorf("%s is not in %s in nftables table inet %s", device, set.Name, r.table.Name)
+			}
 		}
 	}
 	return nil
@@ -219,6 +237,10 @@ func Unmasquerade(network string, devices ...string) error {
 	if err != nil {
 		return fmt.Errorf("end masquerading: %w", err)
 	}
+	return r.remove(devices)
+}
+
+func (r *rules) remove(devices []string) error {
 	have, err := r.list()
 	if err != nil || have == nil {
 		return err
@@ -297,12 +319,15 @@ func isAbsent(err error) bool {
 	return errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ERANGE) || errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EPROTONOSUPPORT)
 }
 
-// elements are those of a device in the map and in the set.
-func (r *rules) elements(device string) (to, member []nftables.SetElement) {
-	key := make([]byte, unix.IFNAMSIZ)
-	copy(key, device)
-	return []nftables.SetElement{{Key: key, VerdictData: &expr.Verdict{Kind: expr.VerdictGoto, Chain: r.masquerade.Name}}},
-		[]nftables.SetElement{{Key: key}}
+// elements are those of devices in the map and in the set.
+func (r *rules) elements(devices ...string) (to, member []nftables.SetElement) {
+	for _, device := range devices {
+		key := make([]byte, unix.IFNAMSIZ)
+		copy(key, device)
+		to = append(to, nftables.SetElement{Key: key, VerdictData: &expr.Verdict{Kind: expr.VerdictGoto, Chain: r.masquerade.Name}})
+		member = append(member, nftables.SetElement{Key: key})
+	}
+	return to, member
 }
 
 var (

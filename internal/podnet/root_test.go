@@ -429,6 +429,80 @@ func TestRootCheckMasquerade(t *testing.T) {
 	}
 }
 
+// After another program has deleted all tables, pods are masqueraded again, with their exceptions. Rules that are whole are left
+// alone, and devices that do not exist are left out.
+func TestRootRemasquerade(t *testing.T) {
+	n := newNode(t)
+	ns, other := testenv.NetNS(t), testenv.NetNS(t)
+	p, second := n.pair(ns, "c5", "10.77.0.5"), n.pair(other, "c6", "10.77.0.6")
+	n.make(p)
+	n.make(second)
+	n.outside.Run(t, "ip", "-4", "address", "add", "10.99.0.1/32", "dev", "lo")
+	n.outside.Run(t, "ip", "-4", "route", "add", "10.77.0.0/24", "dev", n.wire.Name, "via", hostOf(n.wire.V4).String())
+	except := []netip.Prefix{netip.MustParsePrefix("10.99.0.0/16")}
+	devices := []string{p.HostName, "tcp000000000000", second.HostName}
+	for _, device := range []string{p.HostName, second.HostName} {
+		if err := Masquerade("net", device, except); err != nil {
+			t.Fatal(err)
+		}
+	}
+	r, err := openRules("net")
+	if err != nil {
+		t.Fatal(err)
+	}
+	rules := func() string {
+		var handles []uint64
+		list, err := r.GetRules(r.table, r.masquerade)
+		for _, rule := range list {
+			handles = append(handles, rule.Handle)
+		}
+		return fmt.Sprint(handles, err)
+	}
+	to, _ := r.elements(second.HostName)
+	for _, c := range []struct {
+		want   string
+		change func() error
+	}{
+		{"", func() error { return nil }},
+		{"there is no nftables table inet tcpilot-net", func() error { r.FlushRuleset(); return nil }},
+		{"", func() error { return nil }},
+		{"chain postrouting", func() error { r.FlushChain(r.postrouting); return nil }},
+		{second.HostName + " is not in pods", func() error { return r.SetDeleteElements(r.pods, to) }},
+	} {
+		if err := errors.Join(c.change(), r.Flush()); err != nil {
+			t.Fatal(err)
+		}
+		before := rules()
+		missing, err := Remasquerade("net", except, devices)
+		if err != nil || (missing == nil) != (c.want == "") || missing != nil && !strings.Contains(missing.Error(), c.want) {
+			t.Errorf("%q: missing %v, %v", c.want, missing, err)
+		}
+		if now := rules(); (now == before) != (c.want == "") {
+			t.Errorf("%q: the rules were %s, and are %s", c.want, before, now)
+		}
+		list, err := Masqueraded("net")
+		slices.Sort(list)
+		if want := slices.Sorted(slices.Values([]string{p.HostName, second.HostName})); err != nil || !slices.Equal(list, want) {
+			t.Errorf("%q: masqueraded %q, %v", c.want, list, err)
+		}
+		if seen := n.speaks(ns, n.outside, n.wire.V4.String()); seen != hostOf(n.wire.V4) {
+			t.Errorf("%q: to the wire: from %s", c.want, seen)
+		}
+		if seen := n.speaks(ns, n.outside, "10.99.0.1"); seen != p.Addresses[0] {
+			t.Errorf("%q: to an exception: from %s", c.want, seen)
+		}
+	}
+	if r.FlushRuleset(); r.Flush() != nil {
+		t.Fatal("not flushed")
+	}
+	if missing, err := Remasquerade("net", except, devices[1:2]); missing != nil || err != nil {
+		t.Errorf("without devices: %v, %v", missing, err)
+	}
+	if list, err := Masqueraded("net"); list != nil || err != nil {
+		t.Errorf("without devices: masqueraded %q, %v", list, err)
+	}
+}
+
 // It is no error to take out a device that is not in the table, whether the list of devices is short enough to know
 // that or not, or a device of a network whose name is too long for a table.
 func TestRootUnmasqueradeAbsent(t *testing.T) {
