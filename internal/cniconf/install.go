@@ -119,7 +119,8 @@ func (n Node) Uninstall(force bool) (did []string, waits podrecord.Waits, err er
 func removeFrom(file string) (removed bool, err error) {
 	text, err := regular.Read(file, maxConfig)
 	if errors.Is(err, fs.ErrNotExist) || err == nil && !strings.Contains(string(text), Type) {
-		return false, nil // such as a symbolic link of somebody else's
+		// Such as a symbolic link of somebody else's, or one whose target is not here: Install adds the plugin to no link.
+		return false, nil
 	}
 	if text, err = read(file); err != nil {
 		return false, err

@@ -37,7 +37,11 @@ func (n Node) UninstallMain() (did []string, err error) {
 	file := filepath.Join(n.ConfDir, mainFile)
 	text, err := regular.Read(file, maxConfig)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
+		if _, err := os.Lstat(file); errors.Is(err, fs.ErrNotExist) {
+			return nil, nil
+		}
+		// The target may exist for the container runtime only. If it does not, the runtime refuses all configurations (go-cni, loadFromConfDir).
+		err = fmt.Errorf("%s is a symbolic link whose target does not exist here: remove it yourself", file)
 	}
 	var ending []byte
 	began := false

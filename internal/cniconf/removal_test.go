@@ -90,6 +90,29 @@ func end(t *testing.T, n Node, pods podrecord.Dir, key pod.Key) []string {
 	return did
 }
 
+// A link in the place of the main plugin's configuration is not taken for no configuration: if its target does not exist, the node has
+// no network. One in the place of the program is removed.
+func TestUninstallMainDanglingLinks(t *testing.T) {
+	n, _, _, _ := running(t)
+	file := filepath.Join(n.ConfDir, mainFile)
+	if err := errors.Join(os.Remove(file), os.Symlink("/nowhere/tcpilot.conflist", file)); err != nil {
+		t.Fatal(err)
+	}
+	if did, err := n.UninstallMain(); did != nil || err == nil || !strings.Contains(err.Error(), file+" is a symbolic link whose target does not exist here") {
+		t.Errorf("configuration: %q, %v", did, err)
+	}
+	expectFiles(t, "configuration", n.ConfDir, mainFile)
+	if err := errors.Join(os.Remove(file), os.Remove(n.Program()), os.Symlink("/nowhere/tcpilot-cni", n.Program())); err != nil {
+		t.Fatal(err)
+	}
+	if did, _, err := n.Uninstall(true); err != nil || !slices.Equal(did, []string{"removed " + n.Program()}) {
+		t.Errorf("program: %q, %v", did, err)
+	}
+	if _, err := os.Lstat(n.Program()); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("program: %v", err)
+	}
+}
+
 // The program, and a configuration with which pods only end, stay for the last pod, and its end removes them.
 func TestUninstallMainWaitsForPods(t *testing.T) {
 	n, _, pods, key := running(t)
