@@ -6,10 +6,10 @@ import (
 	"errors"
 	"io/fs"
 	"slices"
-	"time"
 
 	"github.com/tcpilot/tcpilot/internal/pod"
 	"github.com/tcpilot/tcpilot/internal/podnet"
+	"github.com/tcpilot/tcpilot/internal/podrecord"
 )
 
 // do executes a command other than VERSION. An error that is not a *failure is printed with codeIO.
@@ -64,7 +64,9 @@ func (r *request) add() (a answer, err error) {
 		Cgroup:      rc.Cgroup,
 		Annotations: rc.Annotations,
 		Bandwidth:   pod.Bandwidth{Egress: rc.Bandwidth.Egress, Ingress: rc.Bandwidth.Ingress},
-		Added:       time.Now().UTC(),
+	}
+	if err := podrecord.SetAdded(p); err != nil {
+		return a, err
 	}
 	a.pod = name(p.Namespace, p.Name, r.key)
 	if r.main() {
@@ -121,6 +123,7 @@ func complete(p, before *pod.Pod) {
 	}
 	p.Namespace, p.Name, p.UID = cmp.Or(p.Namespace, before.Namespace), cmp.Or(p.Name, before.Name), cmp.Or(p.UID, before.UID)
 	p.Cgroup, p.Bandwidth, p.Added = cmp.Or(p.Cgroup, before.Cgroup), cmp.Or(p.Bandwidth, before.Bandwidth), before.Added
+	p.Boot, p.Uptime = before.Boot, before.Uptime
 	if len(p.Annotations) == 0 {
 		p.Annotations = before.Annotations
 	}

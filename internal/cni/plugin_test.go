@@ -264,7 +264,7 @@ func TestAddRecords(t *testing.T) {
 	if added := pods[0].Added; added.Before(before) || added.After(time.Now()) {
 		t.Errorf("added %v", added)
 	}
-	pods[0].Added = time.Time{}
+	pods[0].Added, pods[0].Boot, pods[0].Uptime = time.Time{}, "", 0
 	want := pod.Pod{Network: "shop-net", Container: "c1", Interface: "eth0", NetNS: "/run/netns/blue", Cookie: 4105, Namespace: "shop", Name: "web-1", UID: "f5",
 		Cgroup: "/kubepods/burstable/podf5", Annotations: map[string]string{"tcpilot.io/profile": "bulk", "empty": ""},
 		Bandwidth: pod.Bandwidth{Egress: 18446744073709551615, Ingress: 1000000},
@@ -312,7 +312,10 @@ func TestAddWithLittle(t *testing.T) {
 		d := newDir(t)
 		call{command: "ADD", dir: d, env: map[string]string{"CNI_ARGS": ""}, keys: map[string]any{"runtimeConfig": rc, "prevResult": raw(`{"ips": 5}`)}}.succeeds(t)
 		p := records(t, d)[0]
-		p.Added = time.Time{}
+		if p.Boot == "" || p.Uptime == 0 {
+			t.Errorf("recorded %+v, without the time since the boot", p)
+		}
+		p.Added, p.Boot, p.Uptime = time.Time{}, "", 0
 		if want := (pod.Pod{Network: "shop-net", Container: "c1", Interface: "eth0", NetNS: "/run/netns/blue", Cookie: 4105, Link: links["/run/netns/blue eth0"]}); !reflect.DeepEqual(p, want) {
 			t.Errorf("recorded %+v, want %+v", p, want)
 		}

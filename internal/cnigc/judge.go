@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/tcpilot/tcpilot/internal/netns"
+	"github.com/tcpilot/tcpilot/internal/podrecord"
 	"github.com/tcpilot/tcpilot/internal/rtnetlink"
 )
 
@@ -31,7 +32,7 @@ func (c *collection) judge(a *attachment) verdict {
 	if !v.gone {
 		return v
 	}
-	if age := since(a.Added); age < c.OlderThan {
+	if age := podrecord.Age(&a.Pod); age < c.OlderThan {
 		return unclear("%s, but it was added only %v ago", v.why, age.Round(time.Second))
 	}
 	if path := c.lives(a); path != "" {
@@ -42,10 +43,6 @@ func (c *collection) judge(a *attachment) verdict {
 	}
 	return v
 }
-
-// since is how long ago a time was, or how far in the future it is, if the clock was set back: what was added then counts as young for at most
-// twice the limit.
-func since(t time.Time) time.Duration { return time.Since(t).Abs() }
 
 // byPath judges by the path of the network namespace alone. Without a cookie, a path that leads to any namespace counts.
 func byPath(a *attachment) verdict {

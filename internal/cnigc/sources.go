@@ -190,7 +190,7 @@ func readLease(file string, age time.Duration) (container string, old bool) {
 	if pod.CheckContainer(container) != nil {
 		return "", false
 	}
-	return container, since(info.ModTime()) >= age
+	return container, time.Since(info.ModTime()).Abs() >= age // the clock may have been set back
 }
 
 // addressesInUse are the addresses in the network namespaces that were found.

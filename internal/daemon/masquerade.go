@@ -1,7 +1,6 @@
 package daemon
 
 import (
-	"net/netip"
 	"time"
 
 	"github.com/tcpilot/tcpilot/internal/engine"
@@ -11,9 +10,8 @@ import (
 
 // masquerading is what the CNI plugin has made to masquerade the pods of a network.
 type masquerading struct {
-	devices []string       // the pods' ends on the host
-	except  []netip.Prefix // of the latest pod: the plugin writes the rules anew if a pod has others
-	latest  time.Time      // when that was added
+	devices []string // the pods' ends on the host
+	latest  *pod.Pod // whose exceptions all pods have: the plugin writes the rules anew if a pod has others
 }
 
 // masqueradedOf are the networks of pods that the CNI plugin masquerades.
@@ -30,8 +28,8 @@ func masqueradedOf(pods []pod.Pod) map[string]*masquerading {
 			networks[p.Network] = m
 		}
 		m.devices = append(m.devices, podnet.HostName(p.Key()))
-		if !p.Added.Before(m.latest) {
-			m.except, m.latest = p.MasqueradeExcept, p.Added
+		if m.latest == nil || p.AddedAfter(m.latest) {
+			m.latest = p
 		}
 	}
 	return networks
@@ -64,7 +62,7 @@ func (d *Daemon) masqueradePods(now time.Time) {
 		if now.Sub(before.at) < rewriteInterval {
 			continue
 		}
-		missing, err := podnet.Remasquerade(network, m.except, m.devices)
+		missing, err := podnet.Remasquerade(network, m.latest.MasqueradeExcept, m.devices)
 		if missing == nil && err == nil {
 			continue
 		}

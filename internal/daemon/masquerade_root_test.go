@@ -56,7 +56,7 @@ func TestRootMasqueradeRewrites(t *testing.T) {
 	host.Run(t, "ip", "link", "add", "tcp0", "type", "veth", "peer", "name", "peer0")
 	var log bytes.Buffer
 	d := &Daemon{log: slog.New(slog.NewTextHandler(&log, nil))}
-	d.pods.masqueraded = map[string]*masquerading{"net": {devices: []string{"tcp0"}}}
+	d.pods.masqueraded = map[string]*masquerading{"net": {devices: []string{"tcp0"}, latest: &pod.Pod{}}}
 	now := time.Now()
 	for i, c := range []struct {
 		after    time.Duration

@@ -23,14 +23,14 @@ func TestMasqueradedOf(t *testing.T) {
 	}
 	device := func(i int) string { return podnet.HostName(pods[i].Key()) }
 	want := map[string]*masquerading{
-		"a": {devices: []string{device(0), device(1)}, except: later, latest: pods[1].Added},
-		"b": {devices: []string{device(2)}, latest: now},
+		"a": {devices: []string{device(0), device(1)}, latest: &pods[1]},
+		"b": {devices: []string{device(2)}, latest: &pods[2]},
 	}
 	if got := masqueradedOf(pods); !reflect.DeepEqual(got, want) {
 		t.Errorf("%+v, want %+v", got, want)
 	}
 	slices.Reverse(pods)
-	if got := masqueradedOf(pods)["a"]; !reflect.DeepEqual(got.except, later) {
+	if got := masqueradedOf(pods)["a"]; !reflect.DeepEqual(got.latest.MasqueradeExcept, later) {
 		t.Errorf("in reverse: %+v", got)
 	}
 }

@@ -273,6 +273,11 @@ func (d *Daemon) logMissing(before, now *podlink.Missing) {
 			d.log.Warn("no programs at the device of a pod", "pod", d.PodName(cookie), "error", err)
 		}
 	}
+	for cookie, err := range now.Routes {
+		if !isSame(before.Routes[cookie], err) {
+			d.log.Warn("packets of a pod take the host's stack", "pod", d.PodName(cookie), "error", err)
+		}
+	}
 }
 
 // routingFeature describes host routing of pods as a feature.
@@ -333,8 +338,9 @@ func (v *podDevicesView) podRouting(p *pod.Pod) *api.PodRouting {
 		return &api.PodRouting{Why: wrong}
 	case v.failed != nil:
 		return &api.PodRouting{Why: v.failed.Error()}
-	case v.missing.Pods[p.Cookie] != nil:
-		return &api.PodRouting{Why: v.missing.Pods[p.Cookie].Error()}
+	}
+	if err := cmp.Or(v.missing.Pods[p.Cookie], v.missing.Routes[p.Cookie]); err != nil {
+		return &api.PodRouting{Why: err.Error()}
 	}
 	return &api.PodRouting{Active: true}
 }

@@ -56,7 +56,7 @@ var mayImport = map[string][]string{
 	"poddevice": {"netns", "pod", "rtnetlink"},
 	"podnet":    {"netns", "pod", "sysctl", "undo"},
 	"podlink":   {"jiffies", "netns", "pod", "rtnetlink"},
-	"podrecord": {"filelock", "pod", "regular"},
+	"podrecord": {"filelock", "pod", "regular", "sysctl"},
 	"regular":   {},
 	"store":     {"filelock", "sysctl"},
 	"sysctl":    {},

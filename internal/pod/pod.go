@@ -36,6 +36,10 @@ type Pod struct {
 	Chained bool `json:"chained,omitempty"`
 	Link
 	Added time.Time `json:"added"`
+	// Boot and Uptime are the same time as Added, by a clock that cannot be set: the id of the host's boot (kernel.random.boot_id), and the
+	// time since then. Empty if it is not known.
+	Boot   string        `json:"boot_id,omitempty"`
+	Uptime time.Duration `json:"uptime_ns,omitempty"`
 }
 
 // Link is the pod's interface as it was at ADD. It is zero if there was none of that name.
@@ -80,6 +84,14 @@ func (l *Link) check() error {
 		}
 	}
 	return nil
+}
+
+// AddedAfter reports whether the pod was added later than another one: by the clock only if the time since the boot is not known.
+func (p *Pod) AddedAfter(q *Pod) bool {
+	if p.Boot != "" && p.Boot == q.Boot {
+		return p.Uptime > q.Uptime
+	}
+	return p.Added.After(q.Added)
 }
 
 // Key identifies the pod's attachment.

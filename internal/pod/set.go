@@ -41,7 +41,7 @@ func NewSet(records []Pod) *Set {
 	})
 	for _, p := range s.pods {
 		// If a pod was replaced by one of the same name and is not removed yet, the name is the new pod's.
-		if had := s.name[p.FullName()]; had == nil || !p.Added.Before(had.Added) {
+		if had := s.name[p.FullName()]; had == nil || !had.AddedAfter(p) {
 			s.name[p.FullName()] = p
 		}
 	}

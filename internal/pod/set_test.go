@@ -91,3 +91,21 @@ func TestCheckLink(t *testing.T) {
 		}
 	}
 }
+
+// The time since the boot says which pod is later, if both have it of one boot; otherwise the clock.
+func TestAddedAfter(t *testing.T) {
+	now := time.Now()
+	at := func(boot string, uptime, added time.Duration) *Pod {
+		return &Pod{Boot: boot, Uptime: uptime, Added: now.Add(added)}
+	}
+	for _, c := range []struct{ later, earlier *Pod }{
+		{at("a", 2, 0), at("a", 1, time.Hour)},
+		{at("a", 1, time.Hour), at("b", 2, 0)},
+		{at("", 0, time.Hour), at("a", 1, 0)},
+		{at("", 0, time.Hour), at("", 0, 0)},
+	} {
+		if !c.later.AddedAfter(c.earlier) || c.earlier.AddedAfter(c.later) || c.later.AddedAfter(c.later) {
+			t.Errorf("%+v, %+v", c.later, c.earlier)
+		}
+	}
+}

@@ -10,6 +10,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 
 	"github.com/cilium/ebpf"
@@ -164,6 +165,7 @@ type Wanted struct {
 // Missing is the part of Wanted that is not in force, and why.
 type Missing struct {
 	Pods    map[uint64]error // by cookie
+	Routes  map[uint64]error // of pods whose limits are in force, and whose packets are not routed, by cookie
 	Devices map[string]error // by name
 }
 
@@ -180,7 +182,7 @@ type goal struct {
 // Set puts what is wanted into force, and only that. Programs are attached after the maps have the rows
 // that they need; rows that nothing needs any more are deleted last.
 func (l *Links) Set(w *Wanted) (Missing, error) {
-	missing := Missing{map[uint64]error{}, map[string]error{}}
+	missing := Missing{map[uint64]error{}, map[uint64]error{}, map[string]error{}}
 	g := goal{map[uint32]abiDevice{}, map[[16]byte]uint32{}, map[abiNetwork]uint8{}, map[uint32]bool{}, map[hook]bool{}, map[place]pair{}}
 	for _, n := range w.Networks {
 		g.networks[networkOf(n)] = familyOf(n)
@@ -192,9 +194,23 @@ func (l *Links) Set(w *Wanted) (Missing, error) {
 			missing.Devices[name] = err
 		}
 	}
-	for i := range w.Pods {
-		if err := l.setPod(&g, &w.Pods[i]); err != nil {
-			missing.Pods[w.Pods[i].Cookie] = err
+	// The newest first, whose address it is if an earlier pod is not removed yet.
+	pods := slices.SortedStableFunc(slices.Values(w.Pods), func(a, b Pod) int {
+		switch {
+		case a.AddedAfter(b.Pod):
+			return -1
+		case b.AddedAfter(a.Pod):
+			return 1
+		}
+		return 0
+	})
+	for i := range pods {
+		p := &pods[i]
+		if err := g.addressTaken(p); err != nil {
+			missing.Routes[p.Cookie], p.Route = err, false
+		}
+		if err := l.setPod(&g, p); err != nil {
+			missing.Pods[p.Cookie] = err
 		}
 	}
 	l.found = g.found
@@ -219,6 +235,16 @@ func (l *Links) setOuter(g *goal, name string) error {
 	return l.setDevice(g, d.Index, abiDevice{Flags: uint32(abiDeviceFlagsDEVICE_ROUTED | abiDeviceFlagsDEVICE_OUTER), HostMac: d.MAC}, &l.programs.wireIn)
 }
 
+// addressTaken returns an error if the packets of a pod cannot be routed, because a later pod has one of its addresses.
+func (g *goal) addressTaken(p *Pod) error {
+	for _, a := range p.Addresses {
+		if _, taken := g.addresses[a.Addr().As16()]; taken && p.Route {
+			return fmt.Errorf("another pod has its address %s", a.Addr())
+		}
+	}
+	return nil
+}
+
 func (l *Links) setPod(g *goal, p *Pod) error {
 	if _, taken := g.devices[uint32(p.HostIndex)]; taken {
 		return fmt.Errorf("another pod has its device %d, or it is named as one that leads to other hosts", p.HostIndex)
@@ -238,9 +264,6 @@ func (l *Links) setPod(g *goal, p *Pod) error {
 		d.Flags |= uint32(abiDeviceFlagsDEVICE_ROUTED)
 		for _, a := range p.Addresses {
 			rows[a.Addr().As16()] = uint32(p.HostIndex)
-			if _, taken := g.addresses[a.Addr().As16()]; taken {
-				return fmt.Errorf("another pod has its address %s", a.Addr())
-			}
 		}
 	}
 	if p.Big {

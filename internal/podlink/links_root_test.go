@@ -2,14 +2,17 @@ package podlink
 
 import (
 	"maps"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/cilium/ebpf"
 
+	"github.com/tcpilot/tcpilot/internal/pod"
 	"github.com/tcpilot/tcpilot/internal/testenv"
 )
 
@@ -220,7 +223,6 @@ func TestRootOthersDevice(t *testing.T) {
 		"no such device":                  func(a, _ *Pod) { a.HostIndex = 9999 },
 		"is another network namespace":    func(a, b *Pod) { a.NetNS = b.NetNS },
 		"does not say which device":       func(a, _ *Pod) { a.HostIndex = 0 },
-		"another pod has its address":     func(a, b *Pod) { a.Addresses = b.Addresses },
 	} {
 		w := r.wanted()
 		w.Pods[0], w.Pods[1] = w.Pods[1], w.Pods[0]
@@ -236,6 +238,58 @@ func TestRootOthersDevice(t *testing.T) {
 		if err != nil || missing.Devices[name] == nil || missing.Devices[name].Error() != want {
 			t.Errorf("%s: %+v, %v", name, missing.Devices, err)
 		}
+	}
+}
+
+// If the record of a pod that was not removed has the address of a later pod, the address is the later one's, in any order of records. Both
+// pods have their limits.
+func TestRootAddressAgain(t *testing.T) {
+	r := newRig(t)
+	r.open()
+	address := netip.AddrFrom16(r.b.V4.As16())
+	at := func() int {
+		var index uint32
+		if err := r.links.objs.PodAddresses.Lookup(address.As16(), &index); err != nil {
+			t.Fatal(err)
+		}
+		return int(index)
+	}
+	for _, swap := range []bool{false, true} {
+		w := r.wanted()
+		old, later := &w.Pods[0], &w.Pods[1]
+		old.Addresses = append([]netip.Prefix{}, later.Addresses...)
+		later.Boot, later.Uptime, old.Boot, old.Uptime = "boot", 2, "boot", 1
+		old.Added = time.Now() // the clock was set back
+		for _, p := range []*Pod{old, later} {
+			p.Limits = pod.Bandwidth{Egress: 8e6}
+		}
+		of := map[*pod.Pod]string{old.Pod: "the old pod", later.Pod: "the later pod"}
+		expect := func(when string, w *Wanted, index int, unrouted ...*pod.Pod) {
+			t.Helper()
+			missing, err := r.links.Set(w)
+			if err != nil || len(missing.Pods) != 0 || len(missing.Routes) != len(unrouted) || at() != index {
+				t.Errorf("%s: %v, missing %+v; the address is at %d, want %d", when, err, missing, at(), index)
+			}
+			for _, p := range unrouted {
+				if why := missing.Routes[p.Cookie]; why == nil || !strings.Contains(why.Error(), "another pod has its address "+r.b.V4.String()) {
+					t.Errorf("%s: %s: %v", when, of[p], why)
+				}
+			}
+			for _, p := range w.Pods {
+				if d := r.links.devices.rows[uint32(p.HostIndex)]; d.Egress != 1e6 || (d.Flags&uint32(abiDeviceFlagsDEVICE_ROUTED) != 0) != (p.HostIndex == index) {
+					t.Errorf("%s: device of %s: %+v", when, of[p.Pod], d)
+				}
+			}
+		}
+		both := Wanted{Pods: []Pod{*old, *later}}
+		if swap {
+			both.Pods = []Pod{*later, *old}
+		}
+		expect("the old one alone", &Wanted{Pods: []Pod{*old}}, r.a.HostIndex)
+		expect("both", &both, r.b.HostIndex, old.Pod)
+		expect("the later one alone", &Wanted{Pods: []Pod{*later}}, r.b.HostIndex)
+		expect("both again", &both, r.b.HostIndex, old.Pod)
+		expect("the old one again", &Wanted{Pods: []Pod{*old}}, r.a.HostIndex)
 	}
 }
 

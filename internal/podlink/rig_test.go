@@ -82,7 +82,7 @@ func (r *rig) wanted() *Wanted {
 func (r *rig) set(w *Wanted) {
 	r.t.Helper()
 	missing, err := r.links.Set(w)
-	if err != nil || len(missing.Pods)+len(missing.Devices) > 0 {
+	if err != nil || len(missing.Pods)+len(missing.Routes)+len(missing.Devices) > 0 {
 		r.t.Fatalf("%v, missing %+v", err, missing)
 	}
 }
