@@ -22,6 +22,9 @@ type Set [MaxRules / 64]uint64
 // Add puts rule i into the set.
 func (s *Set) Add(i int) { s[i/64] |= 1 << (i % 64) }
 
+// Has reports whether rule i is in the set.
+func (s Set) Has(i int) bool { return s[i/64]&(1<<(i%64)) != 0 }
+
 // and returns the rules in both sets.
 func (s Set) and(t Set) Set {
 	for i := range s {
@@ -157,7 +160,7 @@ func (t *Table) Undirected() int {
 	}
 	both := t.Outgoing.and(t.Incoming)
 	for i := range t.Classes {
-		if both[i/64]&(1<<(i%64)) == 0 {
+		if !both.Has(i) {
 			return i
 		}
 	}

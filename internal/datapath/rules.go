@@ -54,29 +54,58 @@ func (d *Datapath) WriteRules(t *class.Table) error {
 // writtenTable is what tells whether running connections may have another rule under a later table.
 type writtenTable struct {
 	classes       []uint32
+	anyNetNS      class.Set
 	cgroup, netns map[uint64]class.Set
 }
 
 func newWrittenTable(t *class.Table) writtenTable {
-	w := writtenTable{cgroup: maps.Clone(t.Cgroup), netns: maps.Clone(t.NetNS)}
+	w := writtenTable{anyNetNS: t.AnyNetNS, cgroup: maps.Clone(t.Cgroup), netns: maps.Clone(t.NetNS)}
+	if t.Dims&class.DimNetNS == 0 {
+		w.anyNetNS = class.Full(len(t.Classes))
+	}
 	for _, c := range t.Classes {
 		w.classes = append(w.classes, c.ID)
 	}
 	return w
 }
 
+// of lists the classes of a set of rules, as far as they are among these.
+func (w *writtenTable) of(s class.Set, among []uint32) (classes []uint32) {
+	for i, id := range w.classes {
+		if s.Has(i) && slices.Contains(among, id) {
+			classes = append(classes, id)
+		}
+	}
+	return classes
+}
+
+// without lists the classes that another table does not have.
+func (w *writtenTable) without(other *writtenTable) []uint32 {
+	return slices.DeleteFunc(slices.Clone(w.classes), func(id uint32) bool { return slices.Contains(other.classes, id) })
+}
+
 // sameRules reports whether a later table has the same rules for the cgroups and namespaces that both know: others have come or gone, and
-// running connections go on following their rules.
+// running connections go on following their rules. Rules that only namespaces satisfy that one of the tables does not know may have come or gone
+// too: those for the congestion controls that pods ask for. A class is that of the same rule in both tables.
 func (w *writtenTable) sameRules(later *writtenTable) bool {
-	changed := func(before, now map[uint64]class.Set) bool {
+	gone, added := w.without(later), later.without(w)
+	both := slices.DeleteFunc(slices.Clone(w.classes), func(id uint32) bool { return slices.Contains(gone, id) })
+	if len(both) == 0 || !slices.Equal(both, later.of(class.Full(len(later.classes)), both)) {
+		return len(w.classes)+len(later.classes) == 0
+	}
+	if len(w.of(w.anyNetNS, gone)) > 0 || len(later.of(later.anyNetNS, added)) > 0 {
+		return false
+	}
+	changed := func(before, now map[uint64]class.Set, among []uint32) bool {
 		for id, set := range before {
-			if next, has := now[id]; has && next != set {
+			if next, has := now[id]; has && !slices.Equal(w.of(set, among), later.of(next, among)) {
 				return true
 			}
 		}
 		return false
 	}
-	return slices.Equal(w.classes, later.classes) && !changed(w.cgroup, later.cgroup) && !changed(w.netns, later.netns)
+	all := slices.Concat(both, gone, added)
+	return !changed(w.cgroup, later.cgroup, both) && !changed(w.netns, later.netns, all)
 }
 
 func ruleSet(s class.Set) abiRuleSet { return abiRuleSet{Word: s} }

@@ -33,6 +33,29 @@ func TestSameRules(t *testing.T) {
 			t.Errorf("%s: %t", name, got)
 		}
 	}
+	// A class that only the pods satisfy that ask for a congestion control comes in front of another, and goes.
+	without := &class.Table{Dims: class.DimNetNS, AnyNetNS: class.Set{3}, Classes: []class.Class{{ID: 1}, {ID: 2}}, Cgroup: map[uint64]class.Set{7: first},
+		NetNS: map[uint64]class.Set{10: {3}}}
+	with := &class.Table{Dims: class.DimNetNS, AnyNetNS: class.Set{5}, Classes: []class.Class{{ID: 1}, {ID: 8}, {ID: 2}}, Cgroup: map[uint64]class.Set{7: {3}},
+		NetNS: map[uint64]class.Set{10: {5}, 12: {7}}}
+	for _, c := range []struct {
+		name   string
+		change func(with *class.Table)
+		want   bool
+	}{
+		{"one pod asks", func(*class.Table) {}, true},
+		{"a pod that was there asks", func(t *class.Table) { t.NetNS = map[uint64]class.Set{10: {7}} }, false},
+		{"all namespaces have it", func(t *class.Table) { t.AnyNetNS = class.Set{7} }, false},
+		{"another order", func(t *class.Table) { t.Classes = []class.Class{{ID: 2}, {ID: 8}, {ID: 1}} }, false},
+		{"a cgroup has another rule", func(t *class.Table) { t.Cgroup = map[uint64]class.Set{7: {6}} }, false},
+	} {
+		changed := *with
+		c.change(&changed)
+		a, b := newWrittenTable(without), newWrittenTable(&changed)
+		if came, went := a.sameRules(&b), b.sameRules(&a); came != c.want || went != c.want {
+			t.Errorf("%s: %t when it comes, %t when it goes", c.name, came, went)
+		}
+	}
 	if before := (writtenTable{}); before.sameRules(table([]uint32{1}, nil)) {
 		t.Error("a table that another process wrote counts as the same")
 	}

@@ -82,6 +82,17 @@ func TestRootRunningConnectionsAreSwitched(t *testing.T) {
 	policy(both(1<<0 | 1<<1))
 	send()
 	check("the default as well", "bbr", "cubic", "reno", "cubic", "bbr")
+	pods, podsPeer := pair(false)
+	// Before its rule comes another one, which only another namespace satisfies.
+	r.rules(t, class.Table{Dims: class.DimNetNS, Classes: []class.Class{{ID: 9}, {ID: 1, Switch: true}}, AnyNetNS: class.Set{1 << 1},
+		NetNS: map[uint64]class.Set{netnsOf(t, r.ns) + 1<<40: {1<<0 | 1<<1}}})
+	for range 2 {
+		time.Sleep(switchLook)
+		exchange(t, pods, podsPeer, 1000)
+	}
+	if got := ccOf(t, pods); got != "bbr" {
+		t.Errorf("a connection that still has its rule has %s, want bbr", got)
+	}
 	later, laterPeer := pair(false)
 	r.rules(t, class.Table{Classes: []class.Class{{ID: 1, Switch: true}, {ID: 2}}}) // the connection may be another rule's by now
 	for range 2 {
