@@ -69,43 +69,45 @@ func newWrittenTable(t *class.Table) writtenTable {
 	return w
 }
 
-// of lists the classes of a set of rules, as far as they are among these.
-func (w *writtenTable) of(s class.Set, among []uint32) (classes []uint32) {
+// of lists the classes of a set of rules, without some.
+func (w *writtenTable) of(s class.Set, without map[uint32]bool) (classes []uint32) {
 	for i, id := range w.classes {
-		if s.Has(i) && slices.Contains(among, id) {
+		if s.Has(i) && !without[id] {
 			classes = append(classes, id)
 		}
 	}
 	return classes
 }
 
-// without lists the classes that another table does not have.
-func (w *writtenTable) without(other *writtenTable) []uint32 {
-	return slices.DeleteFunc(slices.Clone(w.classes), func(id uint32) bool { return slices.Contains(other.classes, id) })
+// notIn is the classes that another table does not have.
+func (w *writtenTable) notIn(other *writtenTable) map[uint32]bool {
+	missing := map[uint32]bool{}
+	for _, id := range w.classes {
+		missing[id] = true
+	}
+	for _, id := range other.classes {
+		delete(missing, id)
+	}
+	return missing
 }
 
 // sameRules reports whether a later table has the same rules for the cgroups and namespaces that both know: others have come or gone, and
 // running connections go on following their rules. Rules that only namespaces satisfy that one of the tables does not know may have come or gone
 // too: those for the congestion controls that pods ask for. A class is that of the same rule in both tables.
 func (w *writtenTable) sameRules(later *writtenTable) bool {
-	gone, added := w.without(later), later.without(w)
-	both := slices.DeleteFunc(slices.Clone(w.classes), func(id uint32) bool { return slices.Contains(gone, id) })
-	if len(both) == 0 || !slices.Equal(both, later.of(class.Full(len(later.classes)), both)) {
-		return len(w.classes)+len(later.classes) == 0
+	gone, added := w.notIn(later), later.notIn(w)
+	if len(w.classes) == 0 && len(added) > 0 || !slices.Equal(w.of(w.anyNetNS, nil), later.of(later.anyNetNS, nil)) {
+		return false // the first is that of another process
 	}
-	if len(w.of(w.anyNetNS, gone)) > 0 || len(later.of(later.anyNetNS, added)) > 0 {
-		return false
-	}
-	changed := func(before, now map[uint64]class.Set, among []uint32) bool {
+	changed := func(before, now map[uint64]class.Set, gone, added map[uint32]bool) bool {
 		for id, set := range before {
-			if next, has := now[id]; has && !slices.Equal(w.of(set, among), later.of(next, among)) {
+			if next, has := now[id]; has && !slices.Equal(w.of(set, gone), later.of(next, added)) {
 				return true
 			}
 		}
 		return false
 	}
-	all := slices.Concat(both, gone, added)
-	return !changed(w.cgroup, later.cgroup, both) && !changed(w.netns, later.netns, all)
+	return !changed(w.cgroup, later.cgroup, gone, added) && !changed(w.netns, later.netns, nil, nil)
 }
 
 func ruleSet(s class.Set) abiRuleSet { return abiRuleSet{Word: s} }

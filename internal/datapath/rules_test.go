@@ -47,6 +47,9 @@ func TestSameRules(t *testing.T) {
 		{"a pod that was there asks", func(t *class.Table) { t.NetNS = map[uint64]class.Set{10: {7}} }, false},
 		{"all namespaces have it", func(t *class.Table) { t.AnyNetNS = class.Set{7} }, false},
 		{"another order", func(t *class.Table) { t.Classes = []class.Class{{ID: 2}, {ID: 8}, {ID: 1}} }, false},
+		{"another order, which no name tells", func(t *class.Table) {
+			t.Classes, t.NetNS, t.Cgroup = []class.Class{{ID: 2}, {ID: 8}, {ID: 1}}, nil, nil
+		}, false},
 		{"a cgroup has another rule", func(t *class.Table) { t.Cgroup = map[uint64]class.Set{7: {6}} }, false},
 	} {
 		changed := *with
@@ -56,7 +59,7 @@ func TestSameRules(t *testing.T) {
 			t.Errorf("%s: %t when it comes, %t when it goes", c.name, came, went)
 		}
 	}
-	if before := (writtenTable{}); before.sameRules(table([]uint32{1}, nil)) {
+	if before := (writtenTable{}); before.sameRules(&writtenTable{classes: []uint32{1}}) {
 		t.Error("a table that another process wrote counts as the same")
 	}
 }
