@@ -11,6 +11,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -23,7 +24,8 @@ type access struct {
 	server             string // URL
 	ca                 []byte // PEM; nil: the system's
 	serverName         string
-	insecure           bool // the server's certificate is not verified
+	insecure           bool     // the server's certificate is not verified
+	proxy              *url.URL // nil: that of the environment, if any
 	token, tokenFile   string
 	certificate, key   []byte // PEM
 	certFile, certFKey string
@@ -86,6 +88,14 @@ func fromKubeconfig(file string) (a access, err error) {
 			return a, fmt.Errorf("%s: the user has the key %s, which tcpilot does not support: use a token, a tokenFile, or a client certificate", file, key)
 		}
 	}
+	for _, key := range []string{"as", "as-uid", "as-groups", "as-user-extra"} {
+		if user.Get(key) != nil { // without it, the server would answer to another user
+			return a, fmt.Errorf("%s: the user has the key %s, which tcpilot does not support: use the credentials of the user to be impersonated", file, key)
+		}
+	}
+	if a.proxy, err = proxyOf(text(cluster.Get("proxy-url"))); err != nil {
+		return a, fmt.Errorf("%s: %w", file, err)
+	}
 	beside := func(n *yamlfile.Node) string {
 		if path := text(n); path != "" && !filepath.IsAbs(path) {
 			return filepath.Join(filepath.Dir(file), path)
@@ -113,6 +123,18 @@ func fromKubeconfig(file string) (a access, err error) {
 		}
 	}
 	return a, nil
+}
+
+// proxyOf reads the key proxy-url of a cluster; empty is none.
+func proxyOf(text string) (*url.URL, error) {
+	if text == "" {
+		return nil, nil
+	}
+	proxy, err := url.Parse(text)
+	if err != nil || proxy.Host == "" || !slices.Contains([]string{"http", "https", "socks5"}, proxy.Scheme) { // as client-go
+		return nil, errors.New("the cluster's proxy-url is not the URL of a proxy: it must begin with http://, https:// or socks5://") // it may have a password
+	}
+	return proxy, nil
 }
 
 func text(n *yamlfile.Node) string {
@@ -160,8 +182,12 @@ func (a *access) client() (*http.Client, *url.URL, error) {
 	}
 	// A peer that is gone without closing the connection is detected after 10 + 3 * 5 s.
 	dialer := &net.Dialer{Timeout: dialTimeout, KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: 10 * time.Second, Interval: 5 * time.Second, Count: 3}}
+	proxy := http.ProxyFromEnvironment
+	if a.proxy != nil {
+		proxy = http.ProxyURL(a.proxy)
+	}
 	return &http.Client{Transport: &http.Transport{
-		Proxy: http.ProxyFromEnvironment, DialContext: dialer.DialContext, TLSClientConfig: conf,
+		Proxy: proxy, DialContext: dialer.DialContext, TLSClientConfig: conf,
 		TLSHandshakeTimeout: dialTimeout, ResponseHeaderTimeout: answerTimeout, MaxIdleConns: 2, IdleConnTimeout: time.Minute,
 	}}, base, nil
 }

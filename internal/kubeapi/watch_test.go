@@ -441,6 +441,10 @@ users:
 		"current-context: prod|current-context: gone": `no context is named "gone"`,
 		"cluster: main, user|cluster: gone, user":     `no cluster is named "gone"`,
 		"tokenFile: token|exec: {command: aws}":       "the key exec, which tcpilot does not support",
+		"tokenFile: token|token: t, as: admin":        "the key as, which tcpilot does not support",
+		"tokenFile: token|token: t, as-groups: [a]":   "the key as-groups, which",
+		"tls-server|proxy-url: 192.0.2.2, tls-server": "the cluster's proxy-url is not the URL of a proxy",
+		"tls-server|proxy-url: ftp://a, tls-server":   "the cluster's proxy-url is not the URL of a proxy",
 		"Y2E=|%%":                                     "not base64",
 		"apiVersion: v1|apiVersion: [":                "config:",
 	} {
@@ -457,5 +461,25 @@ users:
 	t.Setenv("KUBERNETES_SERVICE_HOST", "")
 	if _, err := Open(Options{}); err == nil || !strings.Contains(err.Error(), "not in a pod") {
 		t.Errorf("%v", err)
+	}
+}
+
+// Requests go through the proxy that the kubeconfig names for the cluster.
+func TestProxyOfTheKubeconfig(t *testing.T) {
+	var asked string
+	proxy := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		asked = r.URL.String()
+		fmt.Fprint(w, `{"metadata": {"name": "n1"}, "spec": {"podCIDRs": ["10.1.0.0/24"]}}`)
+	}))
+	defer proxy.Close()
+	file := filepath.Join(t.TempDir(), "config")
+	put(t, file, fmt.Sprintf(`current-context: a
+contexts: [{name: a, context: {cluster: a, user: a}}]
+clusters: [{name: a, cluster: {server: "http://192.0.2.1:6443", proxy-url: %q}}]
+users: [{name: a, user: {token: t}}]
+`, proxy.URL))
+	n, err := ReadNode(t.Context(), file, "n1")
+	if err != nil || len(n.PodCIDRs) != 1 || asked != "http://192.0.2.1:6443/api/v1/nodes/n1" {
+		t.Errorf("%+v, %v; the proxy was asked for %q", n, err, asked)
 	}
 }

@@ -1,9 +1,14 @@
 package podnet
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
 	"os"
+	"slices"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 
 	"github.com/tcpilot/tcpilot/internal/netns"
 	"github.com/tcpilot/tcpilot/internal/sysctl"
@@ -85,20 +90,24 @@ func MTU(v4, v6 bool) (int, error) {
 		return 0, err
 	}
 	defer host.Close()
-	mtu, last := 0, 0
+	return leastMTU(v4, v6, func(a netip.Addr) (int, error) { return outgoing(host, a) }, host.LinkByIndex)
+}
+
+func leastMTU(v4, v6 bool, outgoing func(netip.Addr) (int, error), device func(index int) (netlink.Link, error)) (mtu int, err error) {
+	last := 0
 	for outside, wanted := range map[netip.Addr]bool{outside4: v4, outside6: v6} {
 		if !wanted {
 			continue
 		}
-		index, err := outgoing(host, outside)
-		if err != nil || index == 0 || index == loopback {
-			continue // no default route, or the address is the host's own
+		index, err := outgoing(outside)
+		if isNoRoute(err) || err == nil && (index == 0 || index == loopback || index == last) {
+			continue // the address is the host's own, or the device is that of the other family's route, too
 		}
-		if index == last {
-			continue // the device of the other family's route, too
+		if err != nil { // with a guess, packets longer than the device's MTU would be lost or fragmented
+			return 0, fmt.Errorf("find the default route, for the MTU of its device: %w", err)
 		}
 		last = index
-		l, err := host.LinkByIndex(index)
+		l, err := device(index)
 		if err != nil {
 			return 0, fmt.Errorf("find the device of the default route: %w", err)
 		}
@@ -110,4 +119,10 @@ func MTU(v4, v6 bool) (int, error) {
 		mtu = defaultMTU
 	}
 	return mtu, nil
+}
+
+// isNoRoute reports whether the kernel answers that no route leads to an address: there is none, or one of the types unreachable, prohibit and
+// blackhole (fib_props in net/ipv4/fib_semantics.c), or the family is disabled.
+func isNoRoute(err error) bool {
+	return slices.ContainsFunc([]error{unix.ENETUNREACH, unix.EHOSTUNREACH, unix.EACCES, unix.EINVAL, unix.EAFNOSUPPORT, unix.EOPNOTSUPP}, func(no error) bool { return errors.Is(err, no) })
 }

@@ -648,6 +648,31 @@ func TestRootMTU(t *testing.T) {
 	if mtu, err := MTU(true, false); err != nil || mtu != defaultMTU {
 		t.Errorf("the address asked for is the host's own: %d, %v", mtu, err)
 	}
+	n.host.Run(t, "ip", "address", "del", outside4.String()+"/24", "dev", "lo")
+	n.host.Run(t, "ip", "-4", "route", "del", "default")
+	for _, kind := range []string{"unreachable", "prohibit", "blackhole"} {
+		n.host.Run(t, "ip", "-4", "route", "replace", kind, "default")
+		n.host.Run(t, "ip", "-6", "route", "replace", kind, "default")
+		if mtu, err := MTU(true, true); err != nil || mtu != defaultMTU {
+			t.Errorf("%s: %d, %v", kind, mtu, err)
+		}
+		n.host.Run(t, "ip", "-6", "route", "del", kind, "default")
+	}
+}
+
+// A route that could not be looked up is not taken for no route: the pod would get a guessed MTU.
+func TestMTUWithoutAnAnswer(t *testing.T) {
+	for _, of := range []netip.Addr{outside4, outside6} {
+		mtu, err := leastMTU(true, true, func(a netip.Addr) (int, error) {
+			if a == of {
+				return 0, unix.ENOBUFS
+			}
+			return 0, unix.ENETUNREACH
+		}, nil)
+		if mtu != 0 || !errors.Is(err, unix.ENOBUFS) {
+			t.Errorf("%v: %d, %v", of, mtu, err)
+		}
+	}
 }
 
 // CHECK notices what is missing, and accepts what another plugin has added.
