@@ -21,6 +21,7 @@
 #include <bpf/bpf_helpers.h>
 #include "bytes.bpf.h"
 #include "maps.bpf.h"
+#include "tunnel.bpf.h"
 
 /* How far ahead of CLOCK_MONOTONIC, in nanoseconds, a clock may be before packets of transports with
  * ECN are marked (RFC 3168), and before packets are dropped. MOST_AHEAD is also the burst of a pod that
@@ -47,8 +48,7 @@
 #define DSCP_CS1 8	/* what LE was before (RFC 3662) */
 #define DSCP_CS5 40	/* the least of signalling, telephony (EF) and network control (RFC 4594, figure 3) */
 
-#define IPPROTO_HOPOPTS 0	/* include/uapi/linux/in6.h */
-#define IPPROTO_ICMPV6 58
+#define IPPROTO_ICMPV6 58	/* include/uapi/linux/in6.h */
 #define ND_ROUTER_SOLICIT 133	/* RFC 4861; the others follow */
 #define ND_NEIGHBOUR_ADVERT 136
 #define NSEC_PER_SEC 1000000000ULL
@@ -57,50 +57,19 @@
  * unconditionally, and passes. */
 #define CLOCK_TRIES 4
 
-/* The bytes of the headers of each packet that a GSO packet becomes; 0 if they are not known. */
-static __always_inline __u32 gso_headers(struct __sk_buff *skb)
-{
-	__u32 at = ETH_HLEN;
-	__u8 protocol, byte;
-
-	if (skb->protocol == bpf_htons(ETH_P_IP)) {
-		if (!read_bytes(skb, at, &byte, 1) || !read_bytes(skb, at + 9, &protocol, 1))
-			return 0;
-		at += (byte & 0xf) * 4;
-	} else if (skb->protocol == bpf_htons(ETH_P_IPV6)) {
-		if (!read_bytes(skb, at + 6, &protocol, 1))
-			return 0;
-		at += 40;
-		if (protocol == IPPROTO_HOPOPTS) {	/* BIG TCP: not on the wire */
-			if (!read_bytes(skb, at, &protocol, 1))
-				return 0;
-			at += 8;
-		}
-	} else {
-		return 0;
-	}
-	if (protocol == IPPROTO_UDP)
-		return at + 8;
-	if (protocol != IPPROTO_TCP || !read_bytes(skb, at + 12, &byte, 1))
-		return 0;
-	return at + (byte >> 4) * 4;
-}
-
 /* The bytes that a packet has on the wire, with the Ethernet header and without preamble, checksum and gap,
  * as qdisc_pkt_len_init computes them for qdiscs such as TBF. packets becomes the number of packets after
  * segmentation. */
 static __always_inline __u32 wire_len(struct __sk_buff *skb, __u32 *packets)
 {
-	__u32 len = skb->len, size = skb->gso_size, headers;
+	__u32 headers;
 
 	*packets = 1;
-	if (!size)
-		return len;
+	if (!skb->gso_size)
+		return skb->len;
 	headers = gso_headers(skb);
-	if (len <= headers)
-		return len;
-	*packets = (len - headers + size - 1) / size;
-	return len + (*packets - 1) * headers;
+	*packets = segments_of(skb, headers);
+	return skb->len + (*packets - 1) * headers;
 }
 
 /* Whether a packet resolves an address of the link: ARP, or neighbour and router discovery. Without these, nothing arrives at all. */

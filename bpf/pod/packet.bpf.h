@@ -16,6 +16,7 @@
 #include <bpf/bpf_helpers.h>
 #include "bytes.bpf.h"
 #include "pod_abi.h"
+#include "tunnel.bpf.h"
 
 #define AF_INET 2
 #define AF_INET6 10
@@ -189,6 +190,11 @@ static __always_inline enum pod_count parse_transport(struct __sk_buff *skb, __u
 	}
 	if (!skb->gso_size)
 		return UNDERSTOOD;
+	if (p->protocol == IPPROTO_UDP) {
+		segment = tunnel_gso_headers(skb);
+		if (segment)
+			header = segment - offset;
+	}
 	segment = offset - ETH_HLEN + header + skb->gso_size;
 	if (segment > 0xffff)
 		return LEFT_TOO_LONG;

@@ -445,8 +445,8 @@ users:
 		"tokenFile: token|token: t, as-groups: [a]":   "the key as-groups, which",
 		"tls-server|proxy-url: 192.0.2.2, tls-server": "the cluster's proxy-url is not the URL of a proxy",
 		"tls-server|proxy-url: ftp://a, tls-server":   "the cluster's proxy-url is not the URL of a proxy",
-		"Y2E=|%%":                                     "not base64",
-		"apiVersion: v1|apiVersion: [":                "config:",
+		"Y2E=|%%":                      "not base64",
+		"apiVersion: v1|apiVersion: [": "config:",
 	} {
 		from, to, _ := strings.Cut(change, "|")
 		put(t, file, strings.Replace(text, from, to, 1))
