@@ -44,9 +44,9 @@ type rewrite struct {
 // rewriteInterval is the shortest time between two attempts: a program that keeps deleting the rules is not answered each time.
 const rewriteInterval = 30 * time.Second
 
-// masqueradePods makes the rules that masquerade pods anew if another program has deleted them, such as by nft flush ruleset. Nothing
-// tells the CNI plugin of that before the next pod starts. When tcpilot is not to change anything, or is detached from pods, the rules are left as they are. The
-// caller has pods.mu.
+// masqueradePods makes the rules that masquerade pods anew if another program has deleted them, such as by nft flush ruleset: the CNI
+// plugin would not notice before the next pod starts. In mode observe, and when tcpilot is detached from pods, the rules are left as
+// they are. The caller has pods.mu.
 func (d *Daemon) masqueradePods(now time.Time) {
 	p := &d.pods
 	for network := range p.rewrites {

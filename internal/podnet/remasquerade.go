@@ -18,10 +18,13 @@ func Remasquerade(network string, except []netip.Prefix, devices []string) (miss
 		return nil, err
 	}
 	defer host.Close()
-	isGone := func(device string) bool {
+	return remasquerade(network, except, devices, func(device string) bool {
 		_, err := host.LinkByName(device)
-		return err != nil
-	}
+		return isNotFound(err)
+	})
+}
+
+func remasquerade(network string, except []netip.Prefix, devices []string, isGone func(device string) bool) (missing, err error) {
 	devices = slices.DeleteFunc(slices.Clone(devices), isGone)
 	if len(devices) == 0 {
 		return nil, nil

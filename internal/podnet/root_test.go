@@ -503,6 +503,19 @@ func TestRootRemasquerade(t *testing.T) {
 	}
 }
 
+// A pod whose DEL comes while its rules are written again leaves nothing: DEL finds no rules, and the device is gone afterwards.
+func TestRootRemasqueradeDuringDel(t *testing.T) {
+	testenv.NetNS(t).Enter(t)
+	asked := map[string]int{}
+	missing, err := remasquerade("net", nil, []string{"tcp1", "tcp2"}, func(device string) bool {
+		asked[device]++
+		return device == "tcp1" && asked[device] == 2
+	})
+	if list, failed := Masqueraded("net"); missing == nil || err != nil || failed != nil || !slices.Equal(list, []string{"tcp2"}) {
+		t.Errorf("missing %v, %v; masqueraded %q, %v", missing, err, list, failed)
+	}
+}
+
 // It is no error to take out a device that is not in the table, whether the list of devices is short enough to know
 // that or not, or a device of a network whose name is too long for a table.
 func TestRootUnmasqueradeAbsent(t *testing.T) {
