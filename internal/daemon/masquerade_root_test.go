@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/netip"
+	"os/exec"
 	"slices"
 	"strings"
 	"testing"
@@ -40,7 +41,28 @@ func TestRootMasqueradeReturns(t *testing.T) {
 	device := podnet.HostName(record.Key())
 	host.Run(t, "ip", "link", "add", device, "type", "veth", "peer", "name", "peer0")
 	p.rules(t, fmt.Sprintf("pods: {dir: %s}", p.path("pods")))
+	host.Do(t, func() {
+		if err := podnet.Masquerade("net", device, record.MasqueradeExcept); err != nil {
+			t.Fatal(err)
+		}
+	})
 	d := p.spawn(t, host)
+	time.Sleep(500 * time.Millisecond) // the daemon has looked at the rules once
+	if text := d.log.String(); strings.Contains(text, "masquerade") {
+		t.Errorf("log:\n%s", text)
+	}
+	if _, err := exec.LookPath("nft"); err == nil {
+		host.Run(t, "nft", "flush", "ruleset")
+	} else {
+		host.Do(t, func() {
+			if err := podnet.Unmasquerade("net", device); err != nil {
+				t.Fatal(err)
+			}
+		})
+	}
+	if list := masqueraded(t, host); list != nil {
+		t.Fatalf("left %q", list)
+	}
 	await(t, "the rules", func() bool { return slices.Equal(masqueraded(t, host), []string{device}) })
 	if text := d.log.String(); strings.Count(text, "rules that masquerade pods were missing, and are written again") != 1 ||
 		!strings.Contains(text, `network=net pods=1 missing="there is no nftables table inet tcpilot-net"`) {
