@@ -42,10 +42,14 @@ func replay(ctx context.Context, o cli.ReplayOptions) (*engine.Snapshot, error) 
 func doctor(_ context.Context, o cli.RunOptions) (api.Doctor, error) { return daemon.Doctor(o.Config) }
 
 func detach(_ context.Context, o cli.RunOptions) (cli.Detached, error) {
+	examined, err := daemon.Examined(o.Config, o.Socket)
+	if err != nil {
+		return cli.Detached{}, err
+	}
 	undo := daemon.Detach
 	if o.Pods {
 		undo = daemon.DetachPods
 	}
 	undone, err := undo(o.Config)
-	return cli.Detached{Undone: undone}, err
+	return cli.Detached{Undone: undone, Examined: examined}, err
 }

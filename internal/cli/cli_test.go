@@ -355,7 +355,7 @@ func TestWithoutDaemon(t *testing.T) {
 	if r := w.run(t.Context(), "doctor", "--json"); json.Unmarshal([]byte(r.stdout), &d) != nil || d.Kernel != "6.18.5" || r.stderr != "" {
 		t.Errorf("doctor --json: %+v", r)
 	}
-	w.env.Detach = func(context.Context, RunOptions) (Detached, error) { return Detached{}, nil }
+	w.env.Detach = func(context.Context, RunOptions) (Detached, error) { return Detached{Examined: []string{"/run/tcpilot", "/sys/fs/bpf/tcpilot"}}, nil }
 	w.run(t.Context(), "detach").golden(t, "detach-nothing")
 	broken := fmt.Errorf("create network namespace: %w", fs.ErrPermission)
 	w.env.Run = func(context.Context, RunOptions) error { return broken }

@@ -104,7 +104,8 @@ func (a *app) detach() *cobra.Command {
 		Short: "Undo everything and end the daemon",
 		Long: `Remove every program and policy, undo every setting, and end the daemon. If no
 daemon runs, this command removes what an earlier one left in the kernel, and then
-needs root. What was learned stays on disk.
+needs root. If that daemon had a configuration file of its own (run --config), name
+it: the file says where to look. What was learned stays on disk.
 
 Running connections get back what they had before rate limits, before adapted values
 of delack_max, cwnd_clamp and max_pacing_rate, and before ack_priority, ack_dscp and
@@ -116,7 +117,7 @@ With --pods, only the programs at the network devices of pods are removed, and
 devices get back the sizes of packets that they had (BIG TCP). The daemon goes on:
 packets of pods take the host's stack until 'tcpilot reload'.
 Connections of pods are not interrupted.`,
-		Example: "  sudo tcpilot detach\n  sudo tcpilot detach --pods",
+		Example: "  sudo tcpilot detach\n  sudo tcpilot detach --pods\n  sudo tcpilot detach --config ./tcpilot.yaml   # after kill -9",
 		Args:    console.Args(0, 0, ""),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if o.Pods {
@@ -124,7 +125,9 @@ Connections of pods are not interrupted.`,
 			}
 			err := undo(a.client(), cmd.Context())
 			if isNotRunning(err) {
-				o.Socket = a.socket
+				if cmd.Flags().Changed("socket") {
+					o.Socket = a.socket
+				}
 				return a.detachAlone(cmd.Context(), o)
 			}
 			if err != nil {
@@ -147,7 +150,8 @@ func (a *app) detachAlone(ctx context.Context, o RunOptions) error {
 	}
 	if len(d.Undone) == 0 {
 		d.Undone = []string{}
-		return a.done(d, "nothing to detach: no daemon runs, and an earlier one left nothing")
+		return a.done(d, fmt.Sprintf(`nothing to detach: no daemon runs, and nothing is left in %s
+if the daemon had another configuration: tcpilot detach --config FILE`, strings.Join(d.Examined, ", ")))
 	}
 	return a.done(d, "detached what an earlier daemon left behind:\n  "+strings.Join(d.Undone, "\n  "))
 }

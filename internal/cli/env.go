@@ -53,7 +53,7 @@ type Env struct {
 // RunOptions are the flags of run, and of the commands that work without a daemon.
 type RunOptions struct {
 	Config       string // file; empty: config.DefaultFile if it exists, else built-in defaults
-	Socket       string
+	Socket       string // empty: the configuration's
 	KeepAttached bool // leave programs and policies in the kernel at the end
 	Pods         bool // of detach: only the programs at the devices of pods
 }
@@ -81,6 +81,8 @@ type ReplayOptions struct {
 type Detached struct {
 	Daemon bool     `json:"daemon"` // a daemon ran: it removes what is asked for
 	Undone []string `json:"undone"` // "detach program tcpilot_sockops from /sys/fs/cgroup", ...
+	// Examined are the directories in which was looked; none if a daemon ran.
+	Examined []string `json:"examined,omitempty"`
 }
 
 // Main runs the command line args (without the program's name) and returns the

@@ -1,15 +1,18 @@
 package daemon
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io/fs"
 	"iter"
 	"os"
+	"path/filepath"
 	"slices"
 	"time"
 
+	"github.com/tcpilot/tcpilot/internal/api"
 	"github.com/tcpilot/tcpilot/internal/class"
 	"github.com/tcpilot/tcpilot/internal/config"
 	"github.com/tcpilot/tcpilot/internal/congestion"
@@ -173,6 +176,21 @@ func (m classMap) of(e *engine.Engine, s *tcp.Sample) uint32 {
 		Remote: s.Remote.Addr(), Local: s.Local.Addr(), RemotePort: s.Remote.Port(), LocalPort: s.Local.Port(),
 		NetNS: s.NetNS, Cgroups: []uint64{s.Cgroup}, Outgoing: s.Has(tcp.FlagOutgoing),
 	})
+}
+
+// Examined lists the directories in which Detach and DetachPods look for what a daemon left. It is an
+// error if no file is named and socket, unless empty, is not where the daemon of that configuration listens:
+// then a daemon with another configuration is meant.
+func Examined(file, socket string) (dirs []string, err error) {
+	cfg, read, err := loadConfig(file)
+	if err != nil {
+		return nil, err
+	}
+	if dir := filepath.Dir(socket); file == "" && socket != "" && dir != cfg.RunDir && dir != filepath.Dir(cfg.Socket.Path) {
+		return nil, (&api.Error{Message: fmt.Sprintf("the daemon of %s had another configuration than %s, whose run_dir is %s", socket,
+			cmp.Or(read, "the built-in defaults"), cfg.RunDir)}).WithHint("name its configuration: tcpilot detach --config FILE")
+	}
+	return []string{cfg.RunDir, cfg.StateDir, datapath.PinDir(cfg.BPFFS)}, nil
 }
 
 // Detach removes what a daemon that no longer runs left on the host, and returns what that
