@@ -22,6 +22,8 @@ type Status struct {
 	ConfigLoaded time.Time `json:"config_loaded"`
 	// ConfigError is why the latest reload was refused; empty once one succeeds.
 	ConfigError string `json:"config_error,omitempty"`
+	// NeedRestart are keys of Config that were changed, and are in force only after a restart.
+	NeedRestart []string `json:"need_restart,omitempty"`
 	// Problems prevent tcpilot from working; 'tcpilot doctor' fails because of them.
 	Problems []string `json:"problems,omitempty"`
 	// Degraded lists what does not work as configured, Problems included. It is empty if

@@ -200,6 +200,8 @@ func TestGolden(t *testing.T) {
 		"usage-sort":          "paths --sort size",
 		"usage-limit":         "paths --limit -1",
 		"usage-watch-json":    "paths --watch --json",
+		"usage-exclusive":     "paths --network --wide",
+		"usage-tables":        "replay x --network --adapted",
 		"usage-watch-hurry":   "paths --watch --interval 1ms",
 		"usage-kind":          "connections --kind open",
 		"usage-remote":        "connections --remote here",
@@ -217,6 +219,10 @@ func TestStatusCheck(t *testing.T) {
 	w := newWorld(t)
 	const degraded = "degraded: the configuration that was read last is not in force; rto_max is not active\n"
 	if r := w.run(t.Context(), "status", "--check"); r.code != console.ExitError || r.stdout != degraded || r.stderr != "" {
+		t.Errorf("%+v", r)
+	}
+	var s api.Status
+	if r := w.run(t.Context(), "status", "--check", "--json"); r.code != console.ExitError || json.Unmarshal([]byte(r.stdout), &s) != nil || len(s.Degraded) != 2 || r.stderr != "" {
 		t.Errorf("%+v", r)
 	}
 	w.fake.Problems = []string{"this is a private cgroup namespace"}
@@ -355,7 +361,9 @@ func TestWithoutDaemon(t *testing.T) {
 	if r := w.run(t.Context(), "doctor", "--json"); json.Unmarshal([]byte(r.stdout), &d) != nil || d.Kernel != "6.18.5" || r.stderr != "" {
 		t.Errorf("doctor --json: %+v", r)
 	}
-	w.env.Detach = func(context.Context, RunOptions) (Detached, error) { return Detached{Examined: []string{"/run/tcpilot", "/sys/fs/bpf/tcpilot"}}, nil }
+	w.env.Detach = func(context.Context, RunOptions) (Detached, error) {
+		return Detached{Examined: []string{"/run/tcpilot", "/sys/fs/bpf/tcpilot"}}, nil
+	}
 	w.run(t.Context(), "detach").golden(t, "detach-nothing")
 	broken := fmt.Errorf("create network namespace: %w", fs.ErrPermission)
 	w.env.Run = func(context.Context, RunOptions) error { return broken }

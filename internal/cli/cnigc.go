@@ -91,9 +91,6 @@ failures.`,
 			if o.OlderThan < 0 {
 				return console.Usagef("--older-than is %v: it must not be negative", o.OlderThan)
 			}
-			if follow && o.DryRun {
-				return console.Usagef("--follow and --dry-run exclude each other")
-			}
 			if follow {
 				return a.followCollect(cmd.Context(), o)
 			}
@@ -109,6 +106,7 @@ failures.`,
 	f.BoolVar(&o.DryRun, "dry-run", false, "remove nothing: write what would be removed")
 	f.BoolVar(&follow, "follow", false, "repeat it every 5 min")
 	a.JSONFlag(cmd, "write JSON: what was found and removed")
+	console.Exclusive(cmd, "follow", "dry-run")
 	return cmd
 }
 

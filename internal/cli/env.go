@@ -54,8 +54,8 @@ type Env struct {
 type RunOptions struct {
 	Config       string // file; empty: config.DefaultFile if it exists, else built-in defaults
 	Socket       string // empty: the configuration's
-	KeepAttached bool // leave programs and policies in the kernel at the end
-	Pods         bool // of detach: only the programs at the devices of pods
+	KeepAttached bool   // leave programs and policies in the kernel at the end
+	Pods         bool   // of detach: only the programs at the devices of pods
 }
 
 // Checked is a configuration that is valid.

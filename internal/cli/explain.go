@@ -35,9 +35,6 @@ With --incoming, ADDR connects to this host.`,
 			if r.Remote, r.RemotePort, err = parseTarget(argv[0]); err != nil {
 				return err
 			}
-			if r.Pod != "" && r.NetNS != 0 {
-				return console.Usagef("--pod and --netns exclude each other: use one of them")
-			}
 			if local != "" {
 				if r.Local, err = netip.ParseAddr(local); err != nil {
 					return console.Usagef("--local %q is not an IP address", local)
@@ -57,6 +54,7 @@ With --incoming, ADDR connects to this host.`,
 	f.StringVar(&r.Cgroup, "cgroup", "", "cgroup v2 `DIRECTORY` of the socket")
 	f.Uint64Var(&r.NetNS, "netns", 0, "network namespace `COOKIE` of the socket; 0 is the daemon's own")
 	f.StringVar(&r.Pod, "pod", "", "the socket's `POD`, as namespace/name, instead of --netns")
+	console.Exclusive(cmd, "pod", "netns")
 	cobra.CheckErr(cmd.RegisterFlagCompletionFunc("pod", a.completePods))
 	f.BoolVar(&r.Incoming, "incoming", false, "the remote side connects")
 	cobra.CheckErr(cmd.MarkFlagDirname("cgroup"))

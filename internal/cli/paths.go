@@ -107,9 +107,6 @@ func (a *app) paths() *cobra.Command {
 			if !watch {
 				return show(cmd.Context(), a, q.Resource(), render)
 			}
-			if a.JSON {
-				return console.Usagef("--watch and --json exclude each other: use one of them")
-			}
 			return a.watch(cmd.Context(), interval, q.Resource(), render)
 		},
 	}
@@ -122,8 +119,9 @@ func (a *app) paths() *cobra.Command {
 	f.DurationVar(&interval, "interval", 2*time.Second, "`TIME` between two updates of --watch")
 	f.BoolVar(&wide, "wide", false, wideDoc)
 	f.BoolVar(&network, "network", false, networkDoc)
-	cmd.MarkFlagsMutuallyExclusive("wide", "network")
 	a.JSONFlag(cmd, jsonDoc)
+	console.Exclusive(cmd, "wide", "network")
+	console.Exclusive(cmd, "watch", "json")
 	cobra.CheckErr(cmd.RegisterFlagCompletionFunc("sort", cobra.FixedCompletions(sortCompletions(), cobra.ShellCompDirectiveNoFileComp)))
 	cobra.CheckErr(cmd.RegisterFlagCompletionFunc("rule", a.completeRules))
 	cmd.ValidArgsFunction = a.completePrefixes

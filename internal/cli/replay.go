@@ -54,7 +54,7 @@ to these paths, with their values at the end, or "kernel's", and what decided th
 	f.BoolVar(&as.wide, "wide", false, wideDoc)
 	f.BoolVar(&as.network, "network", false, networkDoc)
 	f.BoolVar(&as.adapted, "adapted", false, "the fields that rules adapt to the paths")
-	cmd.MarkFlagsMutuallyExclusive("wide", "network", "adapted")
+	console.Exclusive(cmd, "wide", "network", "adapted")
 	cobra.CheckErr(cmd.MarkFlagFilename("config", "yaml", "yml"))
 	cobra.CheckErr(cmd.RegisterFlagCompletionFunc("sort", cobra.FixedCompletions(sortCompletions(), cobra.ShellCompDirectiveNoFileComp)))
 	cobra.CheckErr(cmd.RegisterFlagCompletionFunc("learner",

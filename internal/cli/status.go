@@ -32,8 +32,8 @@ programs.
 
 The first line is ok, or degraded and why: the latest configuration was refused, a
 wanted feature does not work on this kernel, or a problem prevents tcpilot from
-working. With --check, only that line is shown; the exit status is 1 if it is not
-ok.`,
+working. With --check, only that line is shown (with --json, the whole document);
+the exit status is 1 if it is not ok.`,
 		Example: "  tcpilot status\n  tcpilot status --check || tcpilot doctor\n  tcpilot status --json | jq .counters.samples",
 		Args:    console.Args(0, 0, ""),
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -45,7 +45,6 @@ ok.`,
 	}
 	cmd.Flags().BoolVar(&check, "check", false, "only say whether it is ok, also by the exit status")
 	a.JSONFlag(cmd, jsonDoc)
-	cmd.MarkFlagsMutuallyExclusive("check", "json")
 	return cmd
 }
 
@@ -55,7 +54,8 @@ func (a *app) checkStatus(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := a.Print([]byte(a.verdict(s) + "\n")); err != nil || len(s.Degraded) == 0 {
+	err = console.EmitValue(a.Output, s, func(w io.Writer, s api.Status) { fmt.Fprintln(w, a.verdict(s)) })
+	if err != nil || len(s.Degraded) == 0 {
 		return err
 	}
 	return console.Silent{Err: errors.New("degraded")}
@@ -82,6 +82,9 @@ func (a *app) renderStatus(w io.Writer, s api.Status) {
 	line("config", "%s, read %s", config, fmtAgo(now, s.ConfigLoaded))
 	if s.ConfigError != "" {
 		line("", "%s", a.Paint.Bad("last reload refused: "+s.ConfigError))
+	}
+	if len(s.NeedRestart) > 0 {
+		line("", "%s", a.Paint.Warn("changed, needs a restart: "+strings.Join(s.NeedRestart, ", ")))
 	}
 	mode := s.Mode
 	if mode == engine.ModeObserve {

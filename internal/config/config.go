@@ -20,25 +20,26 @@ import (
 const DefaultFile = "/etc/tcpilot/tcpilot.yaml"
 
 // Config is the whole configuration. The decoder and the reference use its tags: key is the
-// name in the file, min and max bound the value, is and oneof restrict text, doc describes it.
+// name in the file, min and max bound the value, is and oneof restrict text, doc describes it, reload says
+// whether a reload puts it into force (see Reload).
 type Config struct {
 	Cgroup   string        `key:"cgroup" is:"path" doc:"cgroup2 directory whose sockets, and those below it, are tuned; empty is the root of the cgroup2 hierarchy, wherever it is mounted"`
 	BPFFS    string        `key:"bpffs" is:"path" doc:"mount point of the BPF file system, where programs and maps are pinned"`
 	RunDir   string        `key:"run_dir" is:"path" doc:"directory of the API socket and of the lock that prevents a second daemon"`
 	StateDir string        `key:"state_dir" is:"path" doc:"directory in which what was learned is kept across restarts"`
-	Mode     string        `key:"mode" oneof:"tune observe" doc:"tune: do what the rules say; observe: take samples, learn, and show what would be done, but set nothing on any connection"`
+	Mode     string        `key:"mode" reload:"yes" oneof:"tune observe" doc:"tune: do what the rules say; observe: take samples, learn, and show what would be done, but set nothing on any connection"`
 	Interval time.Duration `key:"interval" min:"1s" max:"10m" off:"0" doc:"time between two samples of a live connection; 0 takes samples only when connections end"`
 	Socket   Socket        `key:"socket" doc:"the unix sockets of the API: one for administrators, who may change something, and one for reading"`
 	Metrics  Metrics       `key:"metrics" doc:"Prometheus metrics"`
 	Log      Log           `key:"log" doc:"the daemon's log, written to standard error"`
 	Learning Learning      `key:"learning" doc:"what is learned, per which path, and how carefully"`
 	Buffers  Buffers       `key:"buffers" doc:"limits of the buffers of TCP connections"`
-	Pods     Pods          `key:"pods" doc:"pods, and how their packets pass this host"`
+	Pods     Pods          `key:"pods" reload:"part" doc:"pods, and how their packets pass this host"`
 	Host     Host          `key:"host" doc:"sysctls and routes that tcpilot changes while it runs, see host-profile.md"`
 	// CongestionControls are those of tcpilot's own to load, with auto resolved.
-	CongestionControls ControlList   `key:"congestion_controls" doc:"congestion controls of tcpilot's own to load: auto is all that arms: auto can use, and those that the rules name; congestion-controls.md lists them"`
-	BuiltinRules       bool          `key:"builtin_rules" doc:"put the built-in rules before the file's: loopback (remote 127.0.0.0/8 or ::1: leave) and own-traffic (local port of metrics.listen: leave)"`
-	Rules              []policy.Rule `key:"rules" doc:"what to do with which connections; the first rule that matches counts"`
+	CongestionControls ControlList   `key:"congestion_controls" reload:"yes" doc:"congestion controls of tcpilot's own to load: auto is all that arms: auto can use, and those that the rules name; congestion-controls.md lists them"`
+	BuiltinRules       bool          `key:"builtin_rules" reload:"yes" doc:"put the built-in rules before the file's: loopback (remote 127.0.0.0/8 or ::1: leave) and own-traffic (local port of metrics.listen: leave)"`
+	Rules              []policy.Rule `key:"rules" reload:"yes" doc:"what to do with which connections; the first rule that matches counts"`
 }
 
 // Socket configures the API's socket.
@@ -90,11 +91,11 @@ type Buffers struct {
 // Pods configures what is done for pods (docs/pods.md).
 type Pods struct {
 	Dir         string         `key:"dir" is:"path" doc:"directory of the records of pods, which the CNI plugin tcpilot-cni writes; no pods are known if it does not exist"`
-	Bandwidth   string         `key:"bandwidth" oneof:"off on" doc:"on: limit the bandwidth of pods as their annotations kubernetes.io/egress-bandwidth and kubernetes.io/ingress-bandwidth, or the container runtime, ask"`
-	HostRouting string         `key:"host_routing" oneof:"off on" doc:"on: packets of pods are routed by eBPF programs at the pods' devices, and do not pass through netfilter and the rest of the host's stack (pods.md lists what is bypassed)"`
-	BigTCP      string         `key:"big_tcp" oneof:"off on" doc:"on: TCP packets of pods have up to 192 KB until they leave the host, where they are segmented (BIG TCP); pods.md says what has to support it, and what is changed"`
-	Devices     []string       `key:"devices" is:"device" doc:"network devices that lead to other hosts, for host_routing and big_tcp; without any only packets from pod to pod of this host are routed"`
-	Networks    []netip.Prefix `key:"networks" doc:"addresses outside this host with which pods exchange packets without NAT, such as the pods of other hosts, for host_routing; packets of all other addresses take the host's stack"`
+	Bandwidth   string         `key:"bandwidth" reload:"yes" oneof:"off on" doc:"on: limit the bandwidth of pods as their annotations kubernetes.io/egress-bandwidth and kubernetes.io/ingress-bandwidth, or the container runtime, ask"`
+	HostRouting string         `key:"host_routing" reload:"yes" oneof:"off on" doc:"on: packets of pods are routed by eBPF programs at the pods' devices, and do not pass through netfilter and the rest of the host's stack (pods.md lists what is bypassed)"`
+	BigTCP      string         `key:"big_tcp" reload:"yes" oneof:"off on" doc:"on: TCP packets of pods have up to 192 KB until they leave the host, where they are segmented (BIG TCP); pods.md says what has to support it, and what is changed"`
+	Devices     []string       `key:"devices" reload:"yes" is:"device" doc:"network devices that lead to other hosts, for host_routing and big_tcp; without any only packets from pod to pod of this host are routed"`
+	Networks    []netip.Prefix `key:"networks" reload:"yes" doc:"addresses outside this host with which pods exchange packets without NAT, such as the pods of other hosts, for host_routing; packets of all other addresses take the host's stack"`
 	NodeRoutes  string         `key:"node_routes" oneof:"off on" doc:"on: keep a route to the pods of each other node of the cluster that is on the same link; for tcpilot-cni as the main plugin, with kubernetes, see kubernetes.md"`
 	Kubernetes  Kubernetes     `key:"kubernetes" doc:"the API server from which annotations of pods are read, and followed when they change, see kubernetes.md; without one, they are what the container runtime passed when the pod started"`
 }

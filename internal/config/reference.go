@@ -81,6 +81,7 @@ func Reference() string {
 	var b strings.Builder
 	b.WriteString(referenceHead)
 	def := base()
+	b.WriteString(referenceReload())
 	b.WriteString("\n## Top level\n\n")
 	writeSection(&b, reflect.ValueOf(def).Elem(), true)
 	writeSubsections(&b, reflect.ValueOf(def).Elem(), "")

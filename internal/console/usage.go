@@ -72,6 +72,27 @@ func Args(least, most int, what string) cobra.PositionalArgs {
 	}
 }
 
+// Exclusive refuses a command line with more than one of these flags. Call it after cmd.Args is set.
+func Exclusive(cmd *cobra.Command, flags ...string) {
+	cmd.MarkFlagsMutuallyExclusive(flags...) // for completion: its error would not be one of usage
+	args := cmd.Args
+	cmd.Args = func(cmd *cobra.Command, a []string) error {
+		var given []string
+		for _, name := range flags {
+			if cmd.Flags().Changed(name) {
+				given = append(given, "--"+name)
+			}
+		}
+		if len(given) > 1 {
+			return Usagef("%s exclude each other: use one of them", strings.Join(given, " and "))
+		}
+		if args == nil {
+			return nil
+		}
+		return args(cmd, a)
+	}
+}
+
 // Run runs the command line args (without the program's name), writes its error to
 // stderr, and returns the exit code. explain returns the exit code of an error and a hint,
 // which may be empty; explain may be nil.

@@ -46,6 +46,9 @@ func (d *Daemon) Status(context.Context) (api.Status, error) {
 	if e := d.reloadErr.Load(); e != nil {
 		s.ConfigError = *e
 	}
+	if keys := d.needRestart.Load(); keys != nil {
+		s.NeedRestart = *keys
+	}
 	s.SetDegraded()
 	return s, nil
 }

@@ -55,30 +55,32 @@ type Daemon struct {
 	live     api.Live
 	started  time.Time
 
-	loadedAt   atomic.Int64           // Unix ns of the configuration in force
-	reloadErr  atomic.Pointer[string] // why the latest reload was refused; nil is none
-	tasks      *supervisor
-	sysctls    *sysctls
-	pods       pods
-	podDevices podDevices
-	bigTCP     *bigTCP
-	podAPI     podAPI
-	nodeRoutes nodeRoutes
-	rules      ruleSet
-	buffers    *bufferLimits
-	profile    *profile
-	limits     rateLimits
-	settings   settings
-	diagnoses  diagnoses
-	reloads    chan reloadRequest
-	hup        chan os.Signal
-	received   atomic.Uint64 // samples
-	intervals  atomic.Uint64 // the part of received that is of live connections
-	found      bool          // an earlier process left its programs attached
-	ran        bool          // the start succeeded
-	detach     atomic.Bool
-	stop       context.CancelFunc
-	ended      <-chan struct{} // closed when the tasks are to stop
+	loadedAt  atomic.Int64           // Unix ns of the configuration in force
+	reloadErr atomic.Pointer[string] // why the latest reload was refused; nil is none
+	// needRestart are the keys that the latest reload found changed and did not put into force; nil is none.
+	needRestart atomic.Pointer[[]string]
+	tasks       *supervisor
+	sysctls     *sysctls
+	pods        pods
+	podDevices  podDevices
+	bigTCP      *bigTCP
+	podAPI      podAPI
+	nodeRoutes  nodeRoutes
+	rules       ruleSet
+	buffers     *bufferLimits
+	profile     *profile
+	limits      rateLimits
+	settings    settings
+	diagnoses   diagnoses
+	reloads     chan reloadRequest
+	hup         chan os.Signal
+	received    atomic.Uint64 // samples
+	intervals   atomic.Uint64 // the part of received that is of live connections
+	found       bool          // an earlier process left its programs attached
+	ran         bool          // the start succeeded
+	detach      atomic.Bool
+	stop        context.CancelFunc
+	ended       <-chan struct{} // closed when the tasks are to stop
 }
 
 // settings serializes writes of datapath.Settings.

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io/fs"
 	"reflect"
-	"slices"
 	"time"
 
 	"github.com/tcpilot/tcpilot/internal/api"
@@ -43,14 +42,12 @@ func (d *Daemon) reload() (api.ReloadResult, error) {
 	}
 	result := diffRules(old.Rules, next.Rules)
 	result.Config, result.Mode, result.Rules = file, next.Mode, len(next.Rules)
-	result.Warnings = needRestart(old, next)
-	// Rules, mode, congestion controls and pods change. Other keys need a restart; the result
-	// lists those that differ.
-	merged := *old
-	merged.Rules, merged.CongestionControls, merged.Mode = next.Rules, next.CongestionControls, next.Mode
-	merged.Pods = next.Pods
-	merged.Pods.Dir, merged.Pods.Kubernetes, merged.Pods.NodeRoutes = old.Pods.Dir, old.Pods.Kubernetes, old.Pods.NodeRoutes
-	d.cfg.Store(&merged)
+	merged, restart := config.Reload(old, next)
+	for _, key := range restart {
+		result.Warnings = append(result.Warnings, key+" changed: restart tcpilot for it to take effect")
+	}
+	d.needRestart.Store(&restart)
+	d.cfg.Store(merged)
 	d.reloadPodDevices()
 	d.nodeRoutes.reload()
 	d.file.Store(&file)
@@ -78,6 +75,9 @@ func (d *Daemon) reload() (api.ReloadResult, error) {
 	}
 	d.log.Info("configuration reloaded", "file", file, "mode", next.Mode, "rules", len(next.Rules),
 		"added", result.Added, "removed", result.Removed, "changed", result.Changed)
+	for _, w := range result.Warnings {
+		d.log.Warn("configuration reloaded in part", "file", file, "warning", w)
+	}
 	return result, nil
 }
 
@@ -139,28 +139,4 @@ func diffRules(old, next []policy.Rule) (r api.ReloadResult) {
 		}
 	}
 	return r
-}
-
-// needRestart names the keys that differ and that a reload does not touch.
-func needRestart(old, next *config.Config) (warnings []string) {
-	a, b := reflect.ValueOf(*old), reflect.ValueOf(*next)
-	for i := range a.NumField() {
-		f := a.Type().Field(i)
-		if slices.Contains([]string{"Rules", "BuiltinRules", "CongestionControls", "Mode", "Pods"}, f.Name) {
-			continue
-		}
-		if !reflect.DeepEqual(a.Field(i).Interface(), b.Field(i).Interface()) {
-			warnings = append(warnings, f.Tag.Get("key")+" changed: restart tcpilot for it to take effect")
-		}
-	}
-	if old.Pods.Dir != next.Pods.Dir {
-		warnings = append(warnings, "pods.dir changed: restart tcpilot for it to take effect")
-	}
-	if old.Pods.Kubernetes != next.Pods.Kubernetes {
-		warnings = append(warnings, "pods.kubernetes changed: restart tcpilot for it to take effect")
-	}
-	if old.Pods.NodeRoutes != next.Pods.NodeRoutes {
-		warnings = append(warnings, "pods.node_routes changed: restart tcpilot for it to take effect")
-	}
-	return warnings
 }

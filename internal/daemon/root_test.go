@@ -400,7 +400,7 @@ func TestRootKilled(t *testing.T) {
 func TestRootSignals(t *testing.T) {
 	p := newPlace(t)
 	d := p.spawn(t, nil)
-	p.rules(t, "rules: [{name: other, learn: {}}]")
+	p.rules(t, "interval: 9s\nrules: [{name: other, learn: {}}]")
 	if err := d.cmd.Process.Signal(syscall.SIGHUP); err != nil {
 		t.Fatal(err)
 	}
@@ -408,6 +408,12 @@ func TestRootSignals(t *testing.T) {
 		l, err := d.Rules(ctx)
 		return err == nil && len(l.Rules) == 1 && l.Rules[0].Name == "other"
 	})
+	await(t, "the warning of the interval", func() bool {
+		return strings.Contains(d.log.String(), `warning="interval changed: restart tcpilot for it to take effect"`)
+	})
+	if s, err := d.Status(ctx); err != nil || !slices.Equal(s.NeedRestart, []string{"interval"}) {
+		t.Errorf("status: %q need a restart, %v", s.NeedRestart, err)
+	}
 	if err := d.cmd.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}

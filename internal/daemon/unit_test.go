@@ -49,17 +49,6 @@ func TestDiffRules(t *testing.T) {
 	}
 }
 
-func TestNeedRestart(t *testing.T) {
-	a, b := config.Default(), config.Default()
-	if got := needRestart(a, b); len(got) != 0 {
-		t.Errorf("%q", got)
-	}
-	b.Interval, b.Rules = time.Hour, nil
-	if got := needRestart(a, b); len(got) != 1 || !strings.HasPrefix(got[0], "interval ") {
-		t.Errorf("%q", got)
-	}
-}
-
 func TestCheckAndWarnings(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "c.yaml")
 	write := func(text string) {

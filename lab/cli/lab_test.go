@@ -256,6 +256,8 @@ func TestUsage(t *testing.T) {
 	fakeLab(w)
 	for _, args := range [][]string{
 		{"run"}, {"run", "loss", "--all"}, {"run", "loss", "--backend", "magic"}, {"compare", "one"}, {"report"}, {"show"},
+		{"run", "loss", "--repeat", "0"}, {"run", "loss", "--repeat", "-2"}, {"run", "loss", "--markdown", "--json"},
+		{"report", "x", "--html", "y", "--json"}, {"show", "loss", "--source", "--json"},
 	} {
 		if r := w.run(t.Context(), args...); r.code != console.ExitUsage || r.stderr == "" {
 			t.Errorf("lab %v: %+v", args, r)

@@ -61,8 +61,8 @@ page they share an overview. A report that was cut off is shown to its last roun
 	f.BoolVar(&force, "force", false, "let --html overwrite a file")
 	view.flags(f)
 	a.JSONFlag(cmd, "write the summary as a JSON document, one for each file")
-	cmd.MarkFlagsMutuallyExclusive("html", "markdown", "json")
-	cmd.MarkFlagsMutuallyExclusive("html", "overview", "json")
+	console.Exclusive(cmd, "html", "markdown", "json")
+	console.Exclusive(cmd, "html", "overview", "json")
 	return cmd
 }
 

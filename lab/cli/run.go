@@ -65,6 +65,9 @@ its programs are loaded, the figures do not depend on this machine's speed.`,
   sudo tcpilot lab run datacentre --kernel 6.12`,
 		ValidArgsFunction: completeScenarios,
 		RunE: func(cmd *cobra.Command, names []string) error {
+			if cmd.Flags().Changed("repeat") && r.repeat < 1 {
+				return console.Usagef("--repeat %d: want 1 or more", r.repeat)
+			}
 			if r.command == "" {
 				r.command = commandLine(cmd, names)
 			}
@@ -82,8 +85,8 @@ its programs are loaded, the figures do not depend on this machine's speed.`,
 	cobra.CheckErr(f.MarkHidden("command"))
 	r.view.flags(f)
 	a.JSONFlag(cmd, "write the summary as a JSON document")
-	cmd.MarkFlagsMutuallyExclusive("markdown", "json")
-	cmd.MarkFlagsMutuallyExclusive("overview", "json")
+	console.Exclusive(cmd, "markdown", "json")
+	console.Exclusive(cmd, "overview", "json")
 	return cmd
 }
 

@@ -48,7 +48,7 @@ print the file itself, as a start for one of your own.`,
 	}
 	cmd.Flags().BoolVar(&source, "source", false, "write the scenario's file")
 	a.JSONFlag(cmd, "write a JSON document, without fields that are zero")
-	cmd.MarkFlagsMutuallyExclusive("source", "json")
+	console.Exclusive(cmd, "source", "json")
 	return cmd
 }
 

@@ -242,7 +242,8 @@ func (f *Fake) Status(context.Context) (api.Status, error) {
 	s := api.Status{
 		Version: "1.2.3", PID: 4711, Started: Now.Add(-3 * time.Hour), Uptime: 3 * time.Hour, Kernel: "6.18.5",
 		Problems: f.Problems, Config: "/etc/tcpilot/tcpilot.yaml", ConfigLoaded: Now.Add(-time.Hour), ConfigError: "tcpilot.yaml:7:3: unknown key \"sett\"",
-		Cgroup: "/sys/fs/cgroup/unified", Attached: Now.Add(-3 * time.Hour), Adopted: true, Lease: 30 * time.Second, Metrics: "127.0.0.1:9464",
+		NeedRestart: []string{"host", "log"},
+		Cgroup:      "/sys/fs/cgroup/unified", Attached: Now.Add(-3 * time.Hour), Adopted: true, Lease: 30 * time.Second, Metrics: "127.0.0.1:9464",
 		Mode: f.Snap.Mode, Rollouts: api.RolloutsOf(f.Snap.Rules), Features: features(), Learner: "thompson", Arms: f.Snap.Arms, Yields: f.Snap.Yields, Totals: f.Snap.Totals, Loaded: f.Programs,
 		Counters: metrics.Counters{
 			Connections: []metrics.ClassCount{{Class: 0, Incoming: 3}, {Class: 1, Outgoing: 12}, {Class: 2, Outgoing: 230, Incoming: 40}, {Class: 9, Outgoing: 1}},
