@@ -32,7 +32,10 @@ func buildRules(d *decoder, c *Config, raw *fileRules) []policy.Rule {
 			Adapt: policy.AdaptedByDefault,
 		})
 	}
-	lines := make(map[string]string)
+	lines := map[string]string{ // the names that metrics use for connections without a rule
+		"none":    "is what metrics call connections that no rule matches",
+		"removed": "is what metrics call connections of rules that were removed",
+	}
 	for _, r := range rules {
 		lines[r.Name] = "is a built-in rule"
 	}

@@ -21,7 +21,7 @@ type fileRules struct {
 
 // fileRule is a rule as written in the file.
 type fileRule struct {
-	Name    string     `key:"name" is:"name" doc:"name of the rule, unlike every other's; it identifies the rule across reloads, which keep what was learned for it"`
+	Name    string     `key:"name" is:"name" doc:"name of the rule, unlike every other's, and neither none nor removed; it identifies the rule across reloads, which keep what was learned for it"`
 	Match   fileMatch  `key:"match" doc:"conditions, all of which have to hold; without any the rule matches every connection"`
 	Leave   *bool      `key:"leave" default:"false" doc:"true: touch nothing and report nothing (the limit of a pod's bandwidth holds all the same); excludes set, learn, adapt, rate_limit, on_rto, watch and rollout"`
 	Set     *setValues `key:"set" doc:"fixed values, see Fields"`

@@ -200,7 +200,7 @@ func (d *Daemon) Load(_ context.Context, r api.LoadRequest) (api.Loaded, error) 
 	}
 	dir, err := cgroupDir(r.Cgroup)
 	if err != nil {
-		return api.Loaded{}, err
+		return api.Loaded{}, api.Invalid("%v", err)
 	}
 	u, err := d.dp.LoadUser(r.Name, r.File, dir)
 	if err != nil {

@@ -277,12 +277,23 @@ const maxRoots = 2048
 // privateBPFFS is where pins are made if the host has no BPF file system mounted.
 func privateBPFFS(cfg *config.Config) string { return filepath.Join(cfg.RunDir, "bpf") }
 
-// cgroupDir is the configured cgroup's directory, or the root of the hierarchy.
+// cgroupDir is the configured cgroup's directory, or the root of the hierarchy. The directory is also
+// returned if it does not exist, with that error.
 func cgroupDir(path string) (string, error) {
 	if path == "" {
 		return cgroup.Root()
 	}
-	return cgroup.Dir(path)
+	dir, err := cgroup.Dir(path)
+	if err != nil {
+		return "", err
+	}
+	if _, err = cgroup.ID(path); err != nil && dir != path {
+		return dir, fmt.Errorf("cgroup %s: %w (a path outside the hierarchy is taken as relative to its root)", path, err)
+	}
+	if err != nil {
+		return dir, fmt.Errorf("cgroup %s: %w", path, err)
+	}
+	return dir, nil
 }
 
 func (d *Daemon) openStore(cfg *config.Config, u *undo.Stack) error {

@@ -65,11 +65,14 @@ func Doctor(file string) (api.Doctor, error) {
 		return doc, err
 	}
 	addControls(&doc, rows)
-	if doc.Cgroup, err = cgroupDir(cfg.Cgroup); err != nil {
+	if doc.Cgroup, err = cgroupDir(cfg.Cgroup); doc.Cgroup == "" {
 		return doc, err
 	}
+	if err != nil {
+		doc.Problems = append(doc.Problems, err.Error())
+	}
 	doc.Conflicts = conflicts(doc.Cgroup, nil)
-	doc.Problems = append(partProblems(cfg, doc.Cgroup), timeoutProblems(cfg.Rules, countsTimeouts)...)
+	doc.Problems = append(append(doc.Problems, partProblems(cfg, doc.Cgroup)...), timeoutProblems(cfg.Rules, countsTimeouts)...)
 	doc.Removal = pluginRemoval(podrecord.Dir(cfg.Pods.Dir))
 	doc.Features = []api.Feature{}
 	for _, f := range datapath.TryLoad() {

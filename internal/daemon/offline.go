@@ -77,12 +77,30 @@ func Warnings(file string) (warnings []string, err error) {
 	if err != nil {
 		return nil, err
 	}
+	warnings = append(warnings, startWarnings(cfg)...)
 	warnings = append(warnings, routingWarnings(&cfg.Pods)...)
 	warnings = append(warnings, timeoutProblems(cfg.Rules, countsTimeouts)...)
 	for _, w := range waiting {
 		warnings = append(warnings, fmt.Sprintf("rule %s: %s %s does not exist here", w.Rule, w.Kind, w.Name))
 	}
 	return warnings, nil
+}
+
+// startWarnings lists what would prevent the daemon from starting here.
+func startWarnings(cfg *config.Config) (warnings []string) {
+	if cfg.Cgroup != "" {
+		if _, err := cgroupDir(cfg.Cgroup); err != nil {
+			warnings = append(warnings, err.Error())
+		}
+	}
+	seen := map[string]bool{} // socket.group is that of admins if it is not written
+	for _, g := range []struct{ key, name string }{{"admins", cfg.Socket.Admins}, {"group", cfg.Socket.Group}, {"read.group", cfg.Socket.Read.Group}} {
+		if _, err := groupID(g.name); err != nil && !seen[g.name] {
+			warnings = append(warnings, fmt.Sprintf("socket.%s: group %s does not exist here", g.key, g.name))
+		}
+		seen[g.name] = true
+	}
+	return warnings
 }
 
 // offlineEngine is an engine whose decisions are discarded.

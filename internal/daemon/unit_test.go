@@ -73,6 +73,22 @@ func TestCheckAndWarnings(t *testing.T) {
 			t.Errorf("no warning about %s: %q", want, warnings)
 		}
 	}
+	for text, want := range map[string]string{
+		"cgroup: /tmp":               "cgroup /tmp: find cgroup: stat ",
+		"cgroup: /nosuch":            "taken as relative to its root",
+		"socket: {group: nosuch}":    "socket.group: group nosuch does not exist here",
+		"socket: {admins: nosuch}":   "socket.admins: group nosuch does not exist here",
+		"socket: {read: {group: x}}": "socket.read.group: group x does not exist here",
+	} {
+		write(text)
+		if warnings, err := Warnings(file); err != nil || len(warnings) != 1 || !strings.Contains(warnings[0], want) {
+			t.Errorf("%s: %q, %v", text, warnings, err)
+		}
+	}
+	write("socket: {group: 0, admins: root}")
+	if warnings, err := Warnings(file); err != nil || len(warnings) != 0 {
+		t.Errorf("%q, %v", warnings, err)
+	}
 	write("rules: [{name: a, lern: {}}]")
 	var mistakes yamlfile.Errors
 	if _, err := Check(file); !errors.As(err, &mistakes) {
