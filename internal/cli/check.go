@@ -20,8 +20,9 @@ keys, bad prefixes, values out of range, and rules that can never match. Every
 error is written as FILE:LINE:COLUMN: text, and the exit status is 1.
 
 What the file asks for and this host does not have now (a congestion control, a
-cgroup, a network namespace, a group) is a warning; with --strict it is an error. Values are
-shown as the file has them. A note says what packets bypass if host routing is on
+cgroup, a network namespace, a group) is a warning; with --strict it is an error.
+Values are shown as the file has them; "learn auto" is a choice of those that the
+daemon finds. A note says what packets bypass if host routing is on
 (pods.host_routing).
 
 It needs neither root nor a running daemon.`,

@@ -77,12 +77,12 @@ func action(r engine.RuleState) string {
 	if len(set) > 0 {
 		parts = append(parts, "set "+strings.Join(set, ", "))
 	}
-	if len(r.Arms) > 0 {
+	if r.Objective != "" {
 		var arms []string
 		for _, c := range r.Arms {
 			arms = append(arms, c.String())
 		}
-		learn := fmt.Sprintf("learn %s for %s", strings.Join(arms, "/"), r.Objective)
+		learn := fmt.Sprintf("learn %s for %s", cmp.Or(strings.Join(arms, "/"), "auto"), r.Objective) // auto: known when a daemon runs
 		if len(defaults) > 0 {
 			learn += " (" + strings.Join(defaults, ", ") + ")"
 		}

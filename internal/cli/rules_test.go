@@ -21,6 +21,7 @@ func TestAction(t *testing.T) {
 		"set cc=reno, max_pacing_rate=200 Mbit/s": {Action: "set", CC: apitest.CC("reno"), Set: rate},
 		"set max_pacing_rate=200 Mbit/s; learn cubic/bbr for latency, hold-out 2%": {
 			Action: "set+learn", Set: rate, Arms: two, Objective: "latency", HoldOut: 0.02},
+		"learn auto for throughput, hold-out 2%": {Action: "learn", Objective: "throughput", HoldOut: 0.02}, // as check shows it
 		"set cc=reno; cc=bbr after 3 timeouts, of 1% of connections": {
 			Action: "set", CC: apitest.CC("reno"), OnRTO: &engine.OnRTO{CC: apitest.CC("bbr"), After: 3, Share: 0.01}},
 		"learn cubic/bbr for realtime (notsent_lowat=16384 B)": {
