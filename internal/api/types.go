@@ -318,7 +318,7 @@ type OptionCheck struct {
 
 // Conflict is another program that may change what tcpilot changes.
 type Conflict struct {
-	Kind   string `json:"kind"`   // program: another sock_ops program, attached to tcpilot's cgroup or above
+	Kind   string `json:"kind"`   // program: another sock_ops program, attached to tcpilot's cgroup or above; leftover: one of another tcpilot
 	What   string `json:"what"`   // "sock_ops program 42 (bpftune) on /sys/fs/cgroup"
 	Advice string `json:"advice"` // what to do about it, if anything
 }

@@ -94,11 +94,27 @@ func (a *app) renderDoctor(w io.Writer, d api.Doctor) {
 	a.renderPodDevices(w, d.PodDevices)
 	a.renderRemoval(w, d.Removal)
 	a.renderYields(w, a.Now(), d.Yields)
+	var others, left []api.Conflict
+	for _, c := range d.Conflicts {
+		if c.Kind == "leftover" {
+			left = append(left, c)
+		} else {
+			others = append(others, c)
+		}
+	}
 	a.Heading(w, "Conflicts")
-	if len(d.Conflicts) == 0 {
+	a.renderConflicts(w, others)
+	if len(left) > 0 {
+		a.Heading(w, "Left by another daemon")
+		a.renderConflicts(w, left)
+	}
+}
+
+func (a *app) renderConflicts(w io.Writer, list []api.Conflict) {
+	if len(list) == 0 {
 		fmt.Fprintln(w, "  none")
 	}
-	for _, c := range d.Conflicts {
+	for _, c := range list {
 		fmt.Fprintf(w, "  %s %s\n", a.Paint.Warn(c.Kind+":"), c.What)
 		if c.Advice != "" {
 			fmt.Fprintf(w, "      %s\n", c.Advice)

@@ -184,6 +184,9 @@ func addControls(doc *api.Doctor, rows []cc.Control) {
 	}
 }
 
+// sockopsName is the name that the kernel has of tcpilot's program (bpf/sockops/sockops.bpf.c).
+const sockopsName = "tcpilot_sockops"
+
 // conflicts lists the sock_ops programs of others where ours are attached, and above.
 func conflicts(attached string, ours []uint32) []api.Conflict {
 	out := []api.Conflict{}
@@ -193,6 +196,14 @@ func conflicts(attached string, ours []uint32) []api.Conflict {
 	}
 	for dir := attached; strings.HasPrefix(dir, root); dir = filepath.Dir(dir) {
 		for _, p := range datapath.OtherSockops(dir, ours) {
+			if p.Name == sockopsName {
+				out = append(out, api.Conflict{
+					Kind: "leftover", What: p.String() + " on " + dir,
+					Advice: "tcpilot's own, of a daemon that ended or has another configuration: 'tcpilot run' adopts it, and " +
+						"'tcpilot detach --config FILE' removes it, each with that daemon's configuration",
+				})
+				continue
+			}
 			out = append(out, api.Conflict{
 				Kind: "program", What: p.String() + " on " + dir,
 				Advice: "if both set the same option, the one that runs last takes effect: then stop one of them",

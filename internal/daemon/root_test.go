@@ -390,6 +390,9 @@ func TestRootKilled(t *testing.T) {
 
 	d = p.spawn(t, nil)
 	d.kill()
+	if list := conflicts(p.cgroup.Path, nil); len(list) == 0 || list[0].Kind != "leftover" || !strings.HasSuffix(list[0].What, " on "+p.cgroup.Path) {
+		t.Errorf("conflicts after a kill: %+v", list)
+	}
 	undone, err := Detach(p.config)
 	if err != nil || len(undone) != 4 { // pins, mount, two sockets
 		t.Errorf("undone %q, %v", undone, err)

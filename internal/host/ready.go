@@ -2,6 +2,7 @@ package host
 
 import (
 	"fmt"
+	"net"
 	"os"
 	"path/filepath"
 	"slices"
@@ -28,7 +29,11 @@ type Ready struct {
 // ready for.
 func CheckReady() []Ready {
 	list := []Ready{sackCompression(), zeroCopyReceive(), usecTimestamps()}
-	return append(list, cards(classNet)...)
+	devices, err := net.Interfaces()
+	if err != nil {
+		return list
+	}
+	return append(list, cards(classNet, devices)...)
 }
 
 // sackCompression: Linux 4.18 has it (tcp_comp_sack_nr).
@@ -88,22 +93,13 @@ const classNet = "/sys/class/net"
 // timestamps (12). A packet that carries SACK blocks as well holds less.
 const pageMTU = 4096 + 40 + 20 + 12
 
-// cards looks at the network cards: the devices in dir with hardware behind them.
-func cards(dir string) (list []Ready) {
-	entries, err := os.ReadDir(dir)
-	if err != nil {
-		return nil
-	}
-	for _, e := range entries {
-		name := e.Name()
-		if _, err := os.Stat(filepath.Join(dir, name, "device")); err != nil {
+// cards looks at the network cards: those of the devices with hardware behind them, as dir shows.
+func cards(dir string, devices []net.Interface) (list []Ready) {
+	for _, d := range devices {
+		name, mtu := d.Name, d.MTU
+		if _, err := os.Stat(filepath.Join(dir, name, "device")); err != nil || !isSame(filepath.Join(dir, name), &d) {
 			continue
 		}
-		text, err := os.ReadFile(filepath.Join(dir, name, "mtu"))
-		if err != nil {
-			continue
-		}
-		mtu, _ := strconv.Atoi(strings.TrimSpace(string(text)))
 		r := Ready{What: name + ": payload of a page in each packet", Ready: mtu >= pageMTU, Why: fmt.Sprintf("MTU %d, at least %d is needed; so are a card that splits headers off (ethtool -g: TCP data split) and max_seg: 4108B", mtu, pageMTU)}
 		gro := Ready{What: name + ": GRO"}
 		if on, err := groEnabled(name); err != nil {
@@ -116,6 +112,14 @@ func cards(dir string) (list []Ready) {
 		list = append(list, r, gro)
 	}
 	return slices.Clip(list)
+}
+
+// isSame reports whether a directory of sysfs is that of a device. It may be that of a device with the same name,
+// because sysfs shows the network namespace in which it was mounted.
+func isSame(dir string, d *net.Interface) bool {
+	index, _ := os.ReadFile(filepath.Join(dir, "ifindex"))
+	address, _ := os.ReadFile(filepath.Join(dir, "address"))
+	return strings.TrimSpace(string(index)) == strconv.Itoa(d.Index) && strings.TrimSpace(string(address)) == d.HardwareAddr.String()
 }
 
 // groEnabled asks a device whether it merges packets (ETHTOOL_GGRO in include/uapi/linux/ethtool.h).

@@ -1,6 +1,8 @@
 package host
 
 import (
+	"fmt"
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -12,23 +14,28 @@ import (
 // Only devices with hardware behind them count, and a payload of a page needs room for its headers.
 func TestCards(t *testing.T) {
 	dir := t.TempDir()
-	for name, mtu := range map[string]string{"big": "9000\n", "just": "4168\n", "small": "4167\n", "veth": ""} {
-		sub := filepath.Join(dir, name)
-		if err := os.MkdirAll(sub, 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if mtu == "" {
-			continue
-		}
-		if err := os.Mkdir(filepath.Join(sub, "device"), 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(filepath.Join(sub, "mtu"), []byte(mtu), 0o644); err != nil {
+	write := func(name, file, text string) {
+		if err := os.WriteFile(filepath.Join(dir, name, file), []byte(text+"\n"), 0o644); err != nil {
 			t.Fatal(err)
 		}
 	}
+	var devices []net.Interface
+	for i, name := range []string{"big", "just", "small", "veth", "elsewhere"} {
+		d := net.Interface{Index: i + 2, Name: name, MTU: []int{9000, 4168, 4167, 1500, 9000}[i], HardwareAddr: net.HardwareAddr{2, 0, 0, 0, 0, byte(i)}}
+		devices = append(devices, d)
+		if err := os.MkdirAll(filepath.Join(dir, name, "device"), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		write(name, "ifindex", fmt.Sprint(d.Index))
+		write(name, "address", d.HardwareAddr.String())
+	}
+	if err := os.Remove(filepath.Join(dir, "veth", "device")); err != nil {
+		t.Fatal(err)
+	}
+	// In the network namespace that sysfs shows, another device has the name.
+	write("elsewhere", "address", "02:00:00:00:00:ff")
 	got := map[string]Ready{}
-	for _, r := range cards(dir) {
+	for _, r := range cards(dir, devices) {
 		got[r.What] = r
 	}
 	if len(got) != 6 {

@@ -349,7 +349,8 @@ func Doctor() api.Doctor {
 		Arms:       engine.Arms{Active: []tcp.CC{CC("cubic")}, Retired: map[tcp.CC]string{}, Missing: map[tcp.CC]string{CC("dctcp"): "no module tcp_dctcp"}},
 		PodDevices: []api.PodDevice{{Device: "veth", Available: true}, {Device: "netkit", Why: "the kernel has no netkit devices: needs Linux 6.7 or later, with CONFIG_NETKIT"}},
 		Conflicts: []api.Conflict{{Kind: "program", What: "sock_ops program 42 (bpftune) on /sys/fs/cgroup/unified",
-			Advice: "stop bpftune: both would choose congestion controls"}},
+			Advice: "stop bpftune: both would choose congestion controls"},
+			{Kind: "leftover", What: "sock_ops program 43 (tcpilot_sockops) on /sys/fs/cgroup/unified", Advice: "'tcpilot run' adopts it"}},
 	}
 }
 
