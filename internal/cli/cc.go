@@ -28,9 +28,8 @@ Your own programs of the type sock_ops are loaded with 'tcpilot prog load' inste
   tcpilot cc show tcpilot_bbr3
   sudo tcpilot cc load mine ./mine.bpf.o
   sudo tcpilot cc unload mine`,
-		Args: console.Args(0, 0, ""),
-		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
+	console.Group(cmd)
 	cmd.AddCommand(a.ccList(), a.ccShow(), a.ccLoad(), a.ccUnload(), a.ccHold())
 	return cmd
 }

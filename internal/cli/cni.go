@@ -54,9 +54,8 @@ func (a *app) cni() *cobra.Command {
 runtime, behind the plugins that are there, or remove it; or remove what pods have
 left whose end the plugins were not told of. docs/pods.md says what the plugin does.`,
 		Example: "  sudo tcpilot cni install\n  sudo tcpilot cni gc --dry-run\n  sudo tcpilot cni uninstall",
-		Args:    console.Args(0, 0, ""),
-		RunE:    func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
+	console.Group(cmd)
 	cmd.AddCommand(a.cniInstall(), a.cniUninstall(), a.cniCollect())
 	return cmd
 }

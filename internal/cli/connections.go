@@ -7,19 +7,21 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/tcpilot/tcpilot/internal/api"
+	"github.com/tcpilot/tcpilot/internal/config"
 	"github.com/tcpilot/tcpilot/internal/console"
 )
 
 // sampleFlags are the flags that choose samples.
 type sampleFlags struct {
 	remote, kind string
-	minBytes     uint64
+	minBytes     size
 	count        uint64
 }
 
@@ -27,14 +29,14 @@ func (s *sampleFlags) add(cmd *cobra.Command) {
 	f := cmd.Flags()
 	f.StringVar(&s.remote, "remote", "", "only connections with a remote address in `PREFIX`")
 	f.StringVar(&s.kind, "kind", "", "only samples of this `KIND`: close, interval, failed-connect")
-	f.Uint64Var(&s.minBytes, "min-bytes", 0, "only samples with at least `N` bytes acked and received")
+	f.Var(&s.minBytes, "min-bytes", "only samples with at least `SIZE` acked and received: 1500, 64KiB, 1MB")
 	f.Uint64Var(&s.count, "count", 0, "end after `N` samples; 0 is no limit")
 	cobra.CheckErr(cmd.RegisterFlagCompletionFunc("kind",
 		cobra.FixedCompletions([]string{"close", "interval", "failed-connect"}, cobra.ShellCompDirectiveNoFileComp)))
 }
 
 func (s *sampleFlags) filter() (f api.SampleFilter, err error) {
-	f.MinBytes = s.minBytes
+	f.MinBytes = uint64(s.minBytes)
 	if s.remote != "" {
 		if f.Remote, err = prefixArg(s.remote); err != nil {
 			return f, err
@@ -47,6 +49,21 @@ func (s *sampleFlags) filter() (f api.SampleFilter, err error) {
 	}
 	return f, nil
 }
+
+// size is the value of a flag: a number of bytes, with a unit as in the configuration, or without one.
+type size uint64
+
+func (s *size) Set(text string) (err error) {
+	n, err := strconv.ParseUint(text, 10, 64)
+	if err != nil {
+		n, err = config.ParseSize(text)
+	}
+	*s = size(n)
+	return err
+}
+
+func (s *size) String() string { return strconv.FormatUint(uint64(*s), 10) }
+func (s *size) Type() string   { return "size" }
 
 const connectionsLong = `Show connections as they end, and long-lived ones every few seconds, one line each
 (these are the samples that the learner uses). Ctrl-C ends it.
@@ -80,7 +97,7 @@ func (a *app) connections() *cobra.Command {
 		Aliases: []string{"conns"},
 		Short:   "Show connections live, as they end",
 		Long:    connectionsLong,
-		Example: `  tcpilot connections --min-bytes 1000000
+		Example: `  tcpilot connections --min-bytes 1MB
   tcpilot connections --kind interval --wide
   tcpilot connections --remote 192.0.2.0/24 --json | jq .srtt_us`,
 		Args: console.Args(0, 0, ""),

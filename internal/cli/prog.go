@@ -26,9 +26,8 @@ A congestion control in BPF is loaded with 'tcpilot cc load' instead.`,
   tcpilot prog show my-iw
   sudo tcpilot prog load my-iw ./my_iw.bpf.o --cgroup /sys/fs/cgroup/web
   sudo tcpilot prog unload my-iw`,
-		Args: console.Args(0, 0, ""),
-		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
+	console.Group(cmd)
 	cmd.AddCommand(a.progList(), a.progShow(), a.progLoad(), a.progUnload())
 	return cmd
 }

@@ -42,6 +42,9 @@ be read by its owner only.`,
 			if argv[0] == "-" && a.Terminal && !a.JSON {
 				return console.Usagef("a recording is not text: name a file, or use --json")
 			}
+			if duration < 0 {
+				return console.Usagef("--duration %s: want 0 for no limit, or more", duration)
+			}
 			ctx := cmd.Context()
 			if duration > 0 {
 				var cancel context.CancelFunc

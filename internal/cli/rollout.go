@@ -28,9 +28,8 @@ than the hold-out, or fail more often, a guard sets its rollout to 0 %. It stays
 also across reloads and restarts, until the rule is edited or its rollout is set.`,
 		Example: `  tcpilot rollout list
   sudo tcpilot rollout set web 10%`,
-		Args: console.Args(0, 0, ""),
-		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
+	console.Group(cmd)
 	cmd.AddCommand(a.rolloutList(), a.rolloutSet())
 	return cmd
 }

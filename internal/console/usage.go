@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 )
 
 // Exit codes.
@@ -38,14 +39,43 @@ func (e Silent) Unwrap() error { return e.Err }
 // suggestion, --version prints the version, and Run prints errors.
 func Root(cmd *cobra.Command, version string) {
 	cmd.Version = version // cobra writes it; with SetVersionTemplate, the linker would keep the methods of all types for text/template
-	cmd.Args = rootArgs
-	cmd.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
-	cmd.SuggestionsMinimumDistance = 2 // the edit distance
+	Group(cmd)
 	cmd.SilenceErrors, cmd.SilenceUsage = true, true
-	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
+	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{flagError(err)} })
 }
 
-func rootArgs(cmd *cobra.Command, args []string) error {
+// flagError says what a flag takes if its value is wrong.
+func flagError(err error) error {
+	var invalid *pflag.InvalidValueError
+	if !errors.As(err, &invalid) {
+		return err
+	}
+	flag, want := invalid.GetFlag(), ""
+	switch flag.Value.Type() {
+	case "uint16":
+		want = "want a whole number from 0 to 65535"
+	case "uint", "uint64":
+		want = "want a whole number, 0 or more"
+	case "int":
+		want = "want a whole number"
+	case "duration":
+		want = "want a number and a unit, such as 500ms, 5s or 1h30m"
+	case "bool":
+		want = "want true or false"
+	default:
+		return fmt.Errorf("--%s: %w", flag.Name, errors.Unwrap(invalid))
+	}
+	return fmt.Errorf("--%s %q: %s", flag.Name, invalid.GetValue(), want)
+}
+
+// Group makes cmd a command that only has others: without arguments it shows its help.
+func Group(cmd *cobra.Command) {
+	cmd.Args = groupArgs
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
+	cmd.SuggestionsMinimumDistance = 2 // the edit distance
+}
+
+func groupArgs(cmd *cobra.Command, args []string) error {
 	if len(args) == 0 {
 		return nil
 	}
@@ -93,11 +123,47 @@ func Exclusive(cmd *cobra.Command, flags ...string) {
 	}
 }
 
+// checkBuiltins makes the commands that cobra adds, help and completion, refuse what does not exist.
+func checkBuiltins(root *cobra.Command, args []string) {
+	root.InitDefaultHelpCmd()
+	root.InitDefaultCompletionCmd(args...)
+	for _, cmd := range root.Commands() {
+		switch cmd.Name() {
+		case "help":
+			cmd.Args = func(_ *cobra.Command, a []string) error {
+				if found, rest, err := root.Find(a); err == nil && len(rest) > 0 {
+					return groupArgs(found, rest)
+				}
+				return nil // cobra writes err
+			}
+		case "completion":
+			Group(cmd)
+			for _, shell := range cmd.Commands() {
+				shell.Args = Args(0, 0, "")
+			}
+		}
+	}
+}
+
+// unquoteUsage removes the quotes of what flags take from their descriptions, which completion shows as they are.
+func unquoteUsage(cmd *cobra.Command) {
+	unquote := func(f *pflag.Flag) { _, f.Usage = pflag.UnquoteUsage(f) }
+	cmd.PersistentFlags().VisitAll(unquote)
+	cmd.Flags().VisitAll(unquote)
+	for _, sub := range cmd.Commands() {
+		unquoteUsage(sub)
+	}
+}
+
 // Run runs the command line args (without the program's name), writes its error to
 // stderr, and returns the exit code. explain returns the exit code of an error and a hint,
 // which may be empty; explain may be nil.
 func Run(ctx context.Context, root *cobra.Command, stderr io.Writer, args []string, explain func(error) (code int, hint string)) int {
 	root.SetArgs(args)
+	checkBuiltins(root, args)
+	if len(args) > 0 && args[0] == cobra.ShellCompRequestCmd {
+		unquoteUsage(root)
+	}
 	cmd, err := root.ExecuteContextC(ctx)
 	if err == nil {
 		return ExitOK
