@@ -154,6 +154,10 @@ func (r PathQuery) Select(snap *engine.Snapshot) (PathList, error) {
 			l.Paths = append(l.Paths, p)
 		}
 	}
+	known := func(rule engine.RuleState) bool { return rule.Name == r.Rule }
+	if r.Rule != "" && len(l.Paths) == 0 && !slices.ContainsFunc(snap.Rules, known) {
+		return PathList{}, NotFound("no rule %q", r.Rule).WithHint("see 'tcpilot rules'")
+	}
 	l.Total = len(l.Paths)
 	if order := r.order(); order != nil {
 		slices.SortStableFunc(l.Paths, order)

@@ -20,7 +20,7 @@ func TestSelect(t *testing.T) {
 		return &engine.PathState{Key: k, Rule: rule, Prefix: fmt.Sprint(k.Prefix), Samples: samples, LastUsed: time.Unix(int64(used), 0),
 			HoldOut: engine.PathHoldOut{Gain: engine.Gain{Low: gain}}, PathMetrics: engine.PathMetrics{MinRTT: rtt}}
 	}
-	snap := &engine.Snapshot{Learner: "thompson", Paths: []*engine.PathState{
+	snap := &engine.Snapshot{Learner: "thompson", Rules: []engine.RuleState{{Name: "web"}, {Name: "db"}, {Name: "new"}}, Paths: []*engine.PathState{
 		at("web", "::", 0, 90, 1, 1.5, 7), at("web", "192.0.2.0", 24, 50, 5, 0, 9), at("db", "10.1.2.0", 24, 40, 9, 3, 1), at("web", "2001:db8::", 48, 1, 2, 2, 3),
 	}}
 	for name, tt := range map[string]struct {
@@ -33,7 +33,7 @@ func TestSelect(t *testing.T) {
 		"rule":          {PathQuery{Rule: "db"}, []string{"10.1.2.0/24"}, 1},
 		"enclosing":     {PathQuery{Prefix: netip.MustParsePrefix("192.0.2.7/32")}, []string{"::/0", "192.0.2.0/24"}, 2},
 		"within":        {PathQuery{Prefix: netip.MustParsePrefix("10.0.0.0/8"), Rule: "db"}, []string{"10.1.2.0/24"}, 1},
-		"none":          {PathQuery{Rule: "nope"}, nil, 0},
+		"none yet":      {PathQuery{Rule: "new"}, nil, 0},
 		"most recent":   {PathQuery{Sort: SortRecent, Limit: 2}, []string{"10.1.2.0/24", "192.0.2.0/24"}, 4},
 		"greatest gain": {PathQuery{Sort: SortGain, Limit: 2}, []string{"10.1.2.0/24", "2001:db8::/48"}, 4},
 		"greatest rtt":  {PathQuery{Sort: SortRTT, Limit: 2}, []string{"192.0.2.0/24", "::/0"}, 4},
@@ -52,6 +52,9 @@ func TestSelect(t *testing.T) {
 				t.Errorf("got %v of %d, want %v of %d", prefixes, got.Total, tt.want, tt.total)
 			}
 		})
+	}
+	if _, err := (PathQuery{Rule: "nope"}).Select(snap); err == nil || err.(*Error).Code != 404 || err.Error() != `no rule "nope"` {
+		t.Errorf("paths of a rule that does not exist: %v", err)
 	}
 	if snap.Paths[0].Prefix != "::/0" {
 		t.Error("Select changed the order of the snapshot")

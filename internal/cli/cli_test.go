@@ -212,6 +212,8 @@ func TestGolden(t *testing.T) {
 		"usage-help":          "help nosuch",
 		"usage-help-group":    "help cc shw",
 		"usage-group":         "cc lst",
+		"usage-interval":      "paths --interval 5s",
+		"paths-no-rule":       "paths --rule bakcup",
 		"usage-watch-hurry":   "paths --watch --interval 1ms",
 		"usage-kind":          "connections --kind open",
 		"usage-remote":        "connections --remote here",

@@ -85,7 +85,7 @@ func TestCompletion(t *testing.T) {
 			t.Errorf("completing %q: exit %d, %q, want %s", args, code, out.String(), want)
 		}
 	}
-	if r := w.run(t.Context(), "__complete", "check", "--"); strings.Contains(r.stdout, "`") || !strings.Contains(r.stdout, "the daemon's unix SOCKET") {
+	if r := w.runPlain(t.Context(), "__complete", "check", "--"); strings.Contains(r.stdout, "`") || !strings.Contains(r.stdout, "the daemon's unix SOCKET") {
 		t.Errorf("descriptions with backquotes: %+v", r)
 	}
 	w.fake.Err = io.ErrUnexpectedEOF // an error of the daemon must not break completion

@@ -104,6 +104,9 @@ func (a *app) paths() *cobra.Command {
 			if network {
 				render = a.renderNetworks
 			}
+			if cmd.Flags().Changed("interval") && !watch {
+				return console.Usagef("--interval is of --watch: use both")
+			}
 			if !watch {
 				return show(cmd.Context(), a, q.Resource(), render)
 			}

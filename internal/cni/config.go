@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"path/filepath"
 	"reflect"
@@ -15,6 +16,7 @@ import (
 	"github.com/tcpilot/tcpilot/internal/defaults"
 	"github.com/tcpilot/tcpilot/internal/pod"
 	"github.com/tcpilot/tcpilot/internal/podrecord"
+	"github.com/tcpilot/tcpilot/internal/yamlfile"
 )
 
 const (
@@ -212,6 +214,33 @@ func (r *request) addresses() (list []netip.Prefix) {
 		}
 		if ip.Address.IsValid() {
 			list = append(list, ip.Address)
+		}
+	}
+	return list
+}
+
+// foreignKeys are keys of a network configuration that are for the container runtime or its library.
+var foreignKeys = []string{"type", "args", "capabilities", "cni.dev/attachments"}
+
+// mistypedKeys says which keys of the network configuration are unknown and like known ones. Others are
+// not mistakes, because runtimes add some.
+func mistypedKeys(data []byte) (list []string) {
+	var keys map[string]json.RawMessage
+	if json.Unmarshal(data, &keys) != nil {
+		return nil
+	}
+	known := slices.Clone(foreignKeys)
+	for _, t := range []reflect.Type{reflect.TypeFor[config](), reflect.TypeFor[mainConfig]()} {
+		for i := range t.NumField() {
+			if key := t.Field(i).Tag.Get("json"); key != "" {
+				known = append(known, key)
+			}
+		}
+	}
+	for _, key := range slices.Sorted(maps.Keys(keys)) {
+		near := yamlfile.Nearest(key, known)
+		if near != "" && !strings.EqualFold(near, key) { // as encoding/json finds keys
+			list = append(list, fmt.Sprintf("the network configuration's key %.64q is unknown, did you mean %q?", key, near))
 		}
 	}
 	return list

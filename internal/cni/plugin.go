@@ -88,6 +88,11 @@ func (p *plugin) run() (exit int) {
 	if err != nil {
 		return p.fail(err, c.Version)
 	}
+	if e.command == "STATUS" || e.command == "ADD" {
+		for _, what := range mistypedKeys(data) {
+			fmt.Fprintf(p.Stderr, "tcpilot-cni: %s: %s\n", e.command, what)
+		}
+	}
 	ctx := newBound(start.Add(c.timeout))
 	defer ctx.close()
 	r := &request{environment: e, config: c, kernel: p.kernel, delegate: p.delegate, program: p.program, input: data, bound: ctx}

@@ -574,6 +574,10 @@ func TestGC(t *testing.T) {
 
 func TestStatus(t *testing.T) {
 	d := newDir(t)
+	mistyped := call{command: "STATUS", dir: d, keys: map[string]any{"dirr": "/x", "DIR": d, "isGateway": true}}
+	if o := mistyped.succeeds(t); !strings.Contains(o.stderr, `STATUS: the network configuration's key "dirr" is unknown, did you mean "dir"?`) || strings.Count(o.stderr, "\n") != 1 {
+		t.Errorf("standard error: %q", o.stderr)
+	}
 	c := call{command: "STATUS", dir: d, keys: map[string]any{"prevResult": nil}, env: map[string]string{"CNI_CONTAINERID": "", "CNI_IFNAME": "", "CNI_NETNS": "", "CNI_ARGS": ""}}
 	if o := c.succeeds(t); o.stdout != "" || o.stderr != "" { // the daemon is down
 		t.Errorf("printed %q, %q", o.stdout, o.stderr)

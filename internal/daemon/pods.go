@@ -48,7 +48,7 @@ type podView struct {
 	names    map[uint64]string
 	ended    map[uint64]*atomic.Uint64 // connections that ended
 	controls map[uint64]podControl     // of those whose annotation fixes one
-	profiles map[uint64]string         // what is wrong with those that annotations name
+	unknown  map[uint64]string         // what is wrong with the names of annotations and profiles
 	refused  []api.RefusedPod
 	failed   string
 }
@@ -115,7 +115,7 @@ type lookUpControls func() ([]tcp.CC, error)
 func (d *Daemon) readPods(lookUp lookUpControls) {
 	p := &d.pods
 	read := func(v *podView) {
-		v.controls, v.profiles = podControls(v.set, lookUp), d.rules.unknownProfiles(v.set)
+		v.controls, v.unknown = podControls(v.set, lookUp), d.rules.unknownNames(v.set)
 	}
 	records, bad, err := p.records.List()
 	if err != nil { // the previous pods stay
@@ -208,7 +208,7 @@ func (v *podView) warnings(p *pod.Pod) []string {
 
 // unfollowed are the warnings about annotations of tcpilot's own.
 func (v *podView) unfollowed(p *pod.Pod) (list []string) {
-	for _, why := range []string{v.controls[p.Cookie].warning, v.profiles[p.Cookie], wrongSwitch(p, routingAnnotation), wrongSwitch(p, bigTCPAnnotation)} {
+	for _, why := range []string{v.controls[p.Cookie].warning, v.unknown[p.Cookie], wrongSwitch(p, routingAnnotation), wrongSwitch(p, bigTCPAnnotation)} {
 		if why != "" {
 			list = append(list, why)
 		}
@@ -357,7 +357,7 @@ func (d *Daemon) Pods(context.Context) (api.PodList, error) {
 		if c.warning != "" {
 			wrong = append(wrong, c.warning)
 		}
-		if why := v.profiles[p.Cookie]; why != "" {
+		if why := v.unknown[p.Cookie]; why != "" {
 			wrong = append(wrong, why)
 		}
 		routing, big := devices.podRouting(p), devices.podBigTCP(p)

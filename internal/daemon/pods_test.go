@@ -286,6 +286,18 @@ func TestShownAnnotations(t *testing.T) {
 	}
 }
 
+// A mistyped annotation is reported, unless a rule is for it.
+func TestUnknownAnnotations(t *testing.T) {
+	d, _ := podDaemon("", policy.Rule{Name: "a", Match: policy.Match{Pod: &pod.Match{Annotations: map[string]string{"tcpilot.io/mine": "x"}}}})
+	set := pod.NewSet([]pod.Pod{{Cookie: 7, Annotations: map[string]string{"tcpilot.io/devise": "veth", "tcpilot.io/speed": "1", "tcpilot.io/mine": "y", "team": "z"}},
+		{Cookie: 8, Annotations: map[string]string{"tcpilot.io/device": "veth", "tcpilot.io/big-tcp": "off"}}})
+	got := d.rules.unknownNames(set)
+	want := map[uint64]string{7: "annotation tcpilot.io/devise is unknown: did you mean tcpilot.io/device?; annotation tcpilot.io/speed is unknown"}
+	if !maps.Equal(got, want) {
+		t.Errorf("%v", got)
+	}
+}
+
 func TestPodsCountEnds(t *testing.T) {
 	var p pods
 	none := func(*podView) {}

@@ -1,6 +1,8 @@
 package daemon
 
 import (
+	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -9,6 +11,7 @@ import (
 	"github.com/tcpilot/tcpilot/internal/pod"
 	"github.com/tcpilot/tcpilot/internal/policy"
 	"github.com/tcpilot/tcpilot/internal/tcp"
+	"github.com/tcpilot/tcpilot/internal/yamlfile"
 )
 
 // ruleSet is the configured rules, and the variants that are in force for pods. One writer at a time
@@ -68,18 +71,55 @@ func (r *ruleSet) ofPod(p *pod.Pod) []string {
 	return names
 }
 
-// unknownProfiles are what is wrong with the profiles that pods name.
-func (r *ruleSet) unknownProfiles(set *pod.Set) map[uint64]string {
+// unknownNames are what is wrong with the profiles that pods name, and with annotations of tcpilot's prefix.
+func (r *ruleSet) unknownNames(set *pod.Set) map[uint64]string {
 	r.mu.Lock()
 	base := r.base
 	r.mu.Unlock()
 	wrong := map[uint64]string{}
 	for _, p := range set.All() {
+		var list []string
 		if why := policy.UnknownProfile(base, p); why != "" {
-			wrong[p.Cookie] = why
+			list = append(list, why)
+		}
+		if list = append(list, unknownAnnotations(base, p)...); len(list) > 0 {
+			wrong[p.Cookie] = strings.Join(list, "; ")
 		}
 	}
 	return wrong
+}
+
+// annotationPrefix begins the names of tcpilot's annotations.
+const annotationPrefix = "tcpilot.io/"
+
+// annotations are tcpilot's own. tcpilot-cni reads that of the device (internal/cni/mainconfig.go).
+var annotations = []string{policy.ControlAnnotation, "tcpilot.io/profile", routingAnnotation, bigTCPAnnotation, "tcpilot.io/device"}
+
+// unknownAnnotations are what is wrong with annotations of p that begin as tcpilot's own do, and that neither
+// tcpilot nor a rule knows.
+func unknownAnnotations(rules []policy.Rule, p *pod.Pod) (list []string) {
+	for _, name := range slices.Sorted(maps.Keys(p.Annotations)) {
+		if !strings.HasPrefix(name, annotationPrefix) || slices.Contains(annotations, name) || namedBy(rules, name) {
+			continue
+		}
+		why := fmt.Sprintf("annotation %.63s is unknown", name)
+		if near := yamlfile.Nearest(name, annotations); near != "" {
+			why += ": did you mean " + near + "?"
+		}
+		list = append(list, why)
+	}
+	return list
+}
+
+// namedBy reports whether a rule has a condition on an annotation.
+func namedBy(rules []policy.Rule, annotation string) bool {
+	return slices.ContainsFunc(rules, func(rule policy.Rule) bool {
+		if rule.Match.Pod == nil {
+			return false
+		}
+		_, named := rule.Match.Pod.Annotations[annotation]
+		return named
+	})
 }
 
 // shownAnnotations are the annotations of p that tcpilot or a rule uses. Others may be confidential,
@@ -90,14 +130,7 @@ func (r *ruleSet) shownAnnotations(p *pod.Pod) map[string]string {
 	r.mu.Unlock()
 	shown := map[string]string{}
 	for name, value := range p.Annotations {
-		named := func(rule policy.Rule) bool {
-			if rule.Match.Pod == nil {
-				return false
-			}
-			_, named := rule.Match.Pod.Annotations[name]
-			return named
-		}
-		if strings.HasPrefix(name, "tcpilot.io/") || slices.ContainsFunc(base, named) {
+		if strings.HasPrefix(name, annotationPrefix) || namedBy(base, name) {
 			shown[name] = value
 		}
 	}

@@ -38,7 +38,7 @@ var mayImport = map[string][]string{
 	"bigtcp":    {"netns", "pod", "poddevice", "rtnetlink", "sysctl"},
 	"datapath":  {"tcp", "path", "class", "congestion", "jiffies", "limit", "netns", "progstats", "regular", "rtnetlink"},
 	"cc":        {"tcp", "congestion", "jiffies", "kernelcc", "netns", "progstats", "regular", "rtnetlink"},
-	"cni":       {"cniconf", "cnispec", "defaults", "netns", "pod", "poddevice", "podnet", "podrecord", "undo"},
+	"cni":       {"cniconf", "cnispec", "defaults", "netns", "pod", "poddevice", "podnet", "podrecord", "undo", "yamlfile"},
 	"cniconf":   {"cnispec", "defaults", "filelock", "podrecord", "regular"},
 	"cnigc":     {"cnispec", "host", "netns", "pod", "podrecord", "rtnetlink"},
 	"cnispec":   {},
