@@ -228,6 +228,9 @@ func (s *Server) setRollout(ctx context.Context, r *http.Request) (RuleRollout, 
 	if q.Rule == "" || !(q.Share >= 0 && q.Share <= 1) {
 		return RuleRollout{}, malformed("rollout: want a rule, and a share of 0 to 1")
 	}
+	if q.Share > 0 && q.Share < MinRollout {
+		return RuleRollout{}, malformed("rollout: share %v: want 0, or %v to 1", q.Share, MinRollout)
+	}
 	return s.backend.SetRollout(ctx, q)
 }
 

@@ -205,6 +205,7 @@ func TestRequestsThatAreRefused(t *testing.T) {
 		"no control":        {"POST", "/v1/cc", `{}`, 400, "want the name of a congestion control"},
 		"no rule":           {"POST", "/v1/rollout", `{"share":0.5}`, 400, "want a rule"},
 		"no share":          {"POST", "/v1/rollout", `{"rule":"a","share":1.5}`, 400, "share of 0 to 1"},
+		"small share":       {"POST", "/v1/rollout", `{"rule":"a","share":0.0005}`, 400, "want 0, or 0.001 to 1"},
 		"unknown rule":      {"POST", "/v1/rollout", `{"rule":"a","share":0.5}`, 404, "no rule"},
 		"huge body":         {"POST", "/v1/programs", `{"file":"` + strings.Repeat("x", 70<<10), 413, "too large"},
 		"no such program":   {"DELETE", "/v1/programs/none", "", 404, "no program"},

@@ -141,10 +141,13 @@ func RolloutsOf(rules []engine.RuleState) (list []RuleRollout) {
 	return list
 }
 
+// MinRollout is the least share of a rollout that is not 0, as in the configuration: one of 1000 connections.
+const MinRollout = 0.001
+
 // RolloutRequest asks to change the rollout of a rule.
 type RolloutRequest struct {
 	Rule  string  `json:"rule"`
-	Share float64 `json:"share"` // 0 to 1
+	Share float64 `json:"share"` // 0, or MinRollout to 1
 }
 
 // Feature is something that tcpilot can do if the kernel supports it.

@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/tcpilot/tcpilot/internal/console"
+	"github.com/tcpilot/tcpilot/internal/yamlfile"
 )
 
 func (a *app) check() *cobra.Command {
@@ -31,14 +32,14 @@ It needs neither root nor a running daemon.`,
 		RunE: func(cmd *cobra.Command, argv []string) error {
 			checked, err := a.Check(cmd.Context(), argv[0])
 			if err != nil {
-				return a.checkFailed(err)
+				return a.checkFailed(argv[0], err)
 			}
 			if strict && len(checked.Warnings) > 0 {
 				var errs []error
 				for _, warning := range checked.Warnings {
 					errs = append(errs, fmt.Errorf("%s: %s", checked.File, warning))
 				}
-				return a.checkFailed(errors.Join(errs...))
+				return a.checkFailed(checked.File, errors.Join(errs...))
 			}
 			return console.EmitValue(a.Output, checked, func(w io.Writer, c Checked) {
 				fmt.Fprintf(w, "ok: %s\n", console.Plural(len(c.Rules), "rule"))
@@ -56,18 +57,29 @@ It needs neither root nor a running daemon.`,
 		},
 	}
 	cmd.Flags().BoolVar(&strict, "strict", false, "treat warnings as errors")
-	a.JSONFlag(cmd, "write the rules as JSON")
+	a.JSONFlag(cmd, "write JSON: the rules, or the mistakes")
 	return cmd
 }
 
 // checkFailed writes every error on a line of its own, as compilers do.
-func (a *app) checkFailed(err error) error {
+func (a *app) checkFailed(file string, err error) error {
 	errs := []error{err}
 	if joined, ok := err.(interface{ Unwrap() []error }); ok {
 		errs = joined.Unwrap()
 	}
+	refused := Refused{File: file}
 	for _, e := range errs {
-		fmt.Fprintln(a.Stderr, e)
+		mistake := &yamlfile.Error{File: file, Problem: e.Error()}
+		errors.As(e, &mistake)
+		refused.Errors = append(refused.Errors, *mistake)
+		if !a.JSON {
+			fmt.Fprintln(a.Stderr, e)
+		}
+	}
+	if a.JSON {
+		if err := a.PrintJSON(refused); err != nil {
+			return err
+		}
 	}
 	return console.Silent{Err: err}
 }

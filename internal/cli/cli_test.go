@@ -212,6 +212,7 @@ func TestGolden(t *testing.T) {
 		"usage-help":          "help nosuch",
 		"usage-help-group":    "help cc shw",
 		"usage-group":         "cc lst",
+		"usage-rollout":       "rollout set backup 0.05%",
 		"usage-interval":      "paths --interval 5s",
 		"paths-no-rule":       "paths --rule bakcup",
 		"usage-watch-hurry":   "paths --watch --interval 1ms",

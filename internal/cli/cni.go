@@ -64,7 +64,7 @@ left whose end the plugins were not told of. docs/pods.md says what the plugin d
 func nodeFlags(cmd *cobra.Command, o *CNIOptions) {
 	f := cmd.Flags()
 	f.StringVar(&o.ConfDir, "conf-dir", "/etc/cni/net.d", "`DIR` of the container runtime's network configurations")
-	f.StringVar(&o.BinDir, "bin-dir", "/opt/cni/bin", "`DIR` of its plugins")
+	f.StringVar(&o.BinDir, "bin-dir", "/opt/cni/bin", "`DIR` of the container runtime's plugins")
 	f.StringVar(&o.Records, "pods-dir", config.Default().Pods.Dir, "`DIR` of the records of pods, as pods.dir of the daemon's configuration")
 	for _, name := range []string{"conf-dir", "bin-dir", "pods-dir"} {
 		cobra.CheckErr(cmd.MarkFlagDirname(name))

@@ -117,6 +117,9 @@ func (a *app) setRollout(ctx context.Context, rule, share string) error {
 	if err != nil {
 		return console.Usagef("%v", err)
 	}
+	if v > 0 && v < api.MinRollout {
+		return console.Usagef("%s: want 0%%, or 0.1%% to 100%%", share)
+	}
 	r, err := a.client().SetRollout(ctx, api.RolloutRequest{Rule: rule, Share: v})
 	if err != nil {
 		return err

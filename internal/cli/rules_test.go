@@ -2,12 +2,16 @@ package cli
 
 import (
 	"context"
+	"encoding/json"
+	"errors"
+	"strings"
 	"testing"
 
 	"github.com/tcpilot/tcpilot/internal/api/apitest"
 	"github.com/tcpilot/tcpilot/internal/console"
 	"github.com/tcpilot/tcpilot/internal/engine"
 	"github.com/tcpilot/tcpilot/internal/tcp"
+	"github.com/tcpilot/tcpilot/internal/yamlfile"
 )
 
 // A congestion control that a rule fixes is set, not learned.
@@ -53,6 +57,25 @@ func TestCheckEchoesWhatIsWritten(t *testing.T) {
 		Rollout: &engine.Rollout{Share: 0.125, Configured: 0.125}}
 	if got, want := action(r), "set rto_min=0.005s, sndbuf=1MiB; rolled out to 12.5%"; got != want {
 		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
+// With --json, mistakes are JSON too, with their positions.
+func TestCheckJSONHasTheMistakes(t *testing.T) {
+	w := newWorld(t)
+	w.env.Check = func(context.Context, string) (Checked, error) {
+		return Checked{}, errors.Join(&yamlfile.Error{File: "x.yaml", Line: 3, Col: 5, Problem: "unknown key"}, errors.New("no room"))
+	}
+	var got Refused
+	r := w.run(t.Context(), "check", "x.yaml", "--json")
+	if err := json.Unmarshal([]byte(r.stdout), &got); err != nil || r.code != console.ExitError || r.stderr != "" {
+		t.Fatalf("%+v, %v", r, err)
+	}
+	if len(got.Errors) != 2 || got.Errors[0].Line != 3 || got.Errors[1] != (yamlfile.Error{File: "x.yaml", Problem: "no room"}) {
+		t.Errorf("%+v", got)
+	}
+	if r := w.run(t.Context(), "check", "x.yaml"); r.code != console.ExitError || r.stdout != "" || strings.Count(r.stderr, "\n") != 2 {
+		t.Errorf("%+v", r)
 	}
 }
 

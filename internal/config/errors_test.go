@@ -149,6 +149,7 @@ var mistakes = []struct{ name, file, at, problem, fix string }{
 	{"no name", "rules:\n- leave: true\n", "2:3", "the rule has no name", "add name"},
 	{"bad name", "rules:\n- name: a b\n  leave: true\n", "2:9", "cannot be a name", "letters"},
 	{"same name", "rules:\n- name: a\n  match: {remote_port: 1}\n  leave: true\n- name: a\n  leave: true\n", "5:9", `"a" is the name of the rule in line 2`, "its own name"},
+	{"watches nothing", rule("watch: {events: [rto], share: 0}"), "3:33", "0 is out of range", "write 0.01% to 100%"},
 	{"name of no rule", "rules:\n- name: none\n  leave: true\n", "2:9", `"none" is what metrics call connections that no rule matches`, "its own name"},
 	{"name of removed rules", "rules:\n- name: removed\n  leave: true\n", "2:9", "of rules that were removed", "its own name"},
 	{"name of a built-in rule", "rules:\n- name: loopback\n  leave: true\n", "2:9", "built-in", "its own name"},

@@ -90,7 +90,7 @@ type rate uint64
 
 type fileWatch struct {
 	Events []string `key:"events" oneof:"rto retransmit state" doc:"retransmission timeouts, retransmitted segments, changes of state"`
-	Share  *float64 `key:"share" default:"1%" min:"0" max:"1" doc:"share of connections to watch; each call costs about 100 ns"`
+	Share  *float64 `key:"share" default:"1%" min:"0.0001" max:"1" doc:"share of connections to watch; each call costs about 100 ns"`
 }
 
 type fileOnRTO struct {

@@ -115,7 +115,7 @@ func explainEntry(out *api.Explanation, e *engine.Explanation, now time.Time) {
 	}
 	for _, a := range p.Arms {
 		if a.Weight > 0 || a.Retired != nil {
-			out.Arms = append(out.Arms, api.ArmWeight{CC: a.CC, Weight: a.Weight, Why: armText(&a)})
+			out.Arms = append(out.Arms, api.ArmWeight{CC: a.CC, Weight: a.Weight, Why: armText(&a, e.Rule)})
 		}
 	}
 	out.HoldOut = p.HoldOut.Share
@@ -146,7 +146,10 @@ func (d *Daemon) explainYields(out *api.Explanation, e *engine.Explanation, netn
 	}
 }
 
-func armText(a *engine.PathArm) string {
+func armText(a *engine.PathArm, rule *engine.RuleState) string {
+	if rule.CC == a.CC && a.CC != (tcp.CC{}) {
+		return "rule " + rule.Name + " sets it"
+	}
 	if r := a.Retired; r != nil {
 		return fmt.Sprintf("retired on this path until %s (%s): %s", r.Until.Format(time.TimeOnly), r.Guard, r.Why)
 	}
@@ -219,7 +222,7 @@ func reasonText(reason string) string {
 	case policy.ByObjective.String():
 		return "a default of the rule's objective"
 	case policy.NewPath.String():
-		return "nothing is known of this path yet: the default is in use, and others are tried"
+		return "nothing is known of this path yet: the default is in use, and others will be tried when connections have been scored"
 	case policy.Inherited.String():
 		return "nothing is known of this path yet: what was learned on the enclosing prefix is used"
 	case policy.Exploring.String():

@@ -81,6 +81,16 @@ func TestExplainWhatARuleWouldSet(t *testing.T) {
 	}
 }
 
+// A congestion control that a rule sets is not one that is tried.
+func TestExplainOfASetCongestionControl(t *testing.T) {
+	e := engine.Explanation{Rule: &engine.RuleState{Name: "all", CC: tcp.CCOf("reno")}, Entry: &engine.PathState{Arms: []engine.PathArm{{CC: tcp.CCOf("reno"), Weight: 1}, {CC: tcp.CCOf("bbr"), Weight: 1}}}}
+	var out api.Explanation
+	explainEntry(&out, &e, time.Unix(1, 0))
+	if len(out.Arms) != 2 || out.Arms[0].Why != "rule all sets it" || out.Arms[1].Why != "not tried on this path yet" {
+		t.Errorf("%+v", out.Arms)
+	}
+}
+
 // What the administrator of the host has changed is left to the kernel in the host's network namespace, and not in that of a pod, nor
 // for a rule that names the namespace.
 func TestExplainYieldsOfTheHost(t *testing.T) {

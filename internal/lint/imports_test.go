@@ -74,7 +74,7 @@ var mayImport = map[string][]string{
 	"httpserver": {},
 	"console":    {},
 	"defaults":   {},
-	"cli":        {"tcp", "api", "config", "console", "engine", "metrics", "record"},
+	"cli":        {"tcp", "api", "config", "console", "engine", "metrics", "record", "yamlfile"},
 	"daemon":     {"*"},
 
 	// for tests

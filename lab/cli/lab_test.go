@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -261,6 +262,22 @@ func TestUsage(t *testing.T) {
 	} {
 		if r := w.run(t.Context(), args...); r.code != console.ExitUsage || r.stderr == "" {
 			t.Errorf("lab %v: %+v", args, r)
+		}
+	}
+}
+
+// Who lacks privileges is told to be root.
+func TestBeRoot(t *testing.T) {
+	w := newWorld(t)
+	fakeLab(w)
+	w.env.Tcpilot = func() (string, error) { return "tcpilot", nil }
+	w.env.Demo = func(context.Context, string) error { return fmt.Errorf("build demo network: %w", fs.ErrPermission) }
+	w.env.Run = func(context.Context, experiment.Options, report.Run) error {
+		return fmt.Errorf("build network: %w", fs.ErrPermission)
+	}
+	for _, args := range [][]string{{"demo"}, {"run", "loss"}} {
+		if r := w.run(t.Context(), args...); r.code != console.ExitError || !strings.Contains(r.stderr, "hint: be root (sudo)") {
+			t.Errorf("%v: %+v", args, r)
 		}
 	}
 }

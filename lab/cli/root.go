@@ -2,7 +2,9 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"io"
+	"io/fs"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -84,7 +86,15 @@ directory, then in PATH.`,
 // Main runs the command line args (without the program's name) and returns the exit
 // code.
 func Main(ctx context.Context, env Env, args []string) int {
-	return console.Run(ctx, newRoot(env), env.Stderr, args, nil)
+	return console.Run(ctx, newRoot(env), env.Stderr, args, explainError)
+}
+
+// explainError adds a hint to the error of a command that lacks privileges.
+func explainError(err error) (code int, hint string) {
+	if errors.Is(err, fs.ErrPermission) {
+		hint = "be root (sudo)"
+	}
+	return console.ExitError, hint
 }
 
 func (a *app) demo() *cobra.Command {
