@@ -61,23 +61,29 @@ It needs neither root nor a running daemon.`,
 	return cmd
 }
 
+// refused is a configuration with mistakes.
+type refused struct {
+	File   string           `json:"file"`
+	Errors []yamlfile.Error `json:"errors"`
+}
+
 // checkFailed writes every error on a line of its own, as compilers do.
 func (a *app) checkFailed(file string, err error) error {
 	errs := []error{err}
 	if joined, ok := err.(interface{ Unwrap() []error }); ok {
 		errs = joined.Unwrap()
 	}
-	refused := Refused{File: file}
+	result := refused{File: file}
 	for _, e := range errs {
 		mistake := &yamlfile.Error{File: file, Problem: e.Error()}
 		errors.As(e, &mistake)
-		refused.Errors = append(refused.Errors, *mistake)
+		result.Errors = append(result.Errors, *mistake)
 		if !a.JSON {
 			fmt.Fprintln(a.Stderr, e)
 		}
 	}
 	if a.JSON {
-		if err := a.PrintJSON(refused); err != nil {
+		if err := a.PrintJSON(result); err != nil {
 			return err
 		}
 	}

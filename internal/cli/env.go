@@ -13,7 +13,6 @@ import (
 	"github.com/tcpilot/tcpilot/internal/engine"
 	"github.com/tcpilot/tcpilot/internal/record"
 	"github.com/tcpilot/tcpilot/internal/tcp"
-	"github.com/tcpilot/tcpilot/internal/yamlfile"
 )
 
 // Env is what commands use outside this package. main fills it in; tests replace parts of it.
@@ -65,12 +64,6 @@ type Checked struct {
 	Rules    []engine.RuleState `json:"rules"`
 	Warnings []string           `json:"warnings,omitempty"`
 	Bypassed []string           `json:"bypassed,omitempty"` // what of the host packets will not pass
-}
-
-// Refused is a configuration with mistakes.
-type Refused struct {
-	File   string           `json:"file"`
-	Errors []yamlfile.Error `json:"errors"`
 }
 
 // ReplayOptions are the flags of replay.

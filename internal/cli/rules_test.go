@@ -66,7 +66,7 @@ func TestCheckJSONHasTheMistakes(t *testing.T) {
 	w.env.Check = func(context.Context, string) (Checked, error) {
 		return Checked{}, errors.Join(&yamlfile.Error{File: "x.yaml", Line: 3, Col: 5, Problem: "unknown key"}, errors.New("no room"))
 	}
-	var got Refused
+	var got refused
 	r := w.run(t.Context(), "check", "x.yaml", "--json")
 	if err := json.Unmarshal([]byte(r.stdout), &got); err != nil || r.code != console.ExitError || r.stderr != "" {
 		t.Fatalf("%+v, %v", r, err)
