@@ -96,7 +96,7 @@ type fileWatch struct {
 type fileOnRTO struct {
 	CC    tcp.CC   `key:"cc" doc:"congestion control that the connection gets, unless its application chose one; not one that needs ECN"`
 	After int      `key:"after" default:"3" min:"1" max:"100" doc:"number of timeouts after which the congestion control is changed, counted from the beginning of the connection, with those of the handshake; before Linux 6.7 only timeouts in succession count"`
-	Share *float64 `key:"share" default:"100%" min:"0" max:"1" doc:"share of the connections"`
+	Share *float64 `key:"share" default:"100%" min:"0.0001" max:"1" doc:"share of the connections"`
 }
 
 // setValues are the entries of set: one for each of tcp.Fields, and cc.
