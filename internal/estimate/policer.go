@@ -58,16 +58,16 @@ const (
 	// more than that (measured: 6 of 7600 packets cost cubic a twentieth).
 	// While three packets or more are lost, it is lowered again, down to mostMargin of the rate with losses.
 	settledGap, settledMargin, mostMargin = 1.06, 0.98, 0.92
-	// goneRise is by how much connections must exceed a limit without losses until it counts
-	// as gone.
+	// goneRise is by how much connections must exceed a limit without losses, or the rate of those without
+	// pacing, until it counts as gone; unless they have lost packets at a higher rate.
 	goneRise = 2
 	// mostFalls is the greatest Policer.Falls: then the limit is given up.
 	mostFalls = 4
 
-	// A pacing test that found nothing is repeated after leastRetry, and then after twice as long up
-	// to mostRetry. A limit that was found is tried again in the same way, the first time after
+	// A search that found nothing is repeated after leastRetry, and then after twice as long up
+	// to mostRetry, seconds. A limit that was found is tried again in the same way, the first time after
 	// leastReprobe.
-	leastRetry   = 60 // seconds
+	leastRetry   = 60
 	leastReprobe = 300
 	mostRetry    = 4 * 3600
 )
@@ -317,7 +317,7 @@ func (p *Policer) notTooFast(at int64) {
 	}
 	p.Clean, p.CleanReached, p.Falls = p.Pace, p.Reached, 0
 	switch reference := max(p.From, p.Free.Rate()); {
-	case float64(p.Pace) > goneRise*float64(reference):
+	case float64(p.Pace) > goneRise*float64(reference) && p.Excess <= p.Clean:
 		p.withdraw(at) // the losses ended for another reason, or the limit is gone
 	case p.RetryAt == 0:
 		p.search(at)
@@ -345,12 +345,16 @@ func (p *Policer) search(at int64) {
 	}
 }
 
-// settle stays just under the greatest rate without losses, until the limit is tried again.
+// settle stays just under the greatest rate without losses, until the limit is tried again: each time after twice
+// as long, beginning with leastReprobe when a search has found it.
 func (p *Policer) settle(at int64) {
 	if p.Clean != p.From {
 		p.Clean = scaled(p.Clean, settledMargin)
 	}
-	retry := max(p.Retry, leastReprobe)
+	retry := uint32(leastReprobe)
+	if p.From != 0 {
+		retry = max(retry, p.Retry)
+	}
 	p.RetryAt, p.Retry, p.From = at+int64(retry)*1e9, min(2*retry, mostRetry), 0
 	p.try(p.Clean, at)
 }
@@ -391,9 +395,13 @@ func (p *Policer) exceeded(at int64) {
 	}
 }
 
-// withdraw ends the pacing, and pauses the search: each time for twice as long.
+// withdraw ends the pacing, and pauses the search: each time for twice as long, if none of them finds a limit. A
+// limit that was found is gone or has changed, so the next search begins after leastRetry.
 func (p *Policer) withdraw(at int64) {
-	retry := max(p.Retry, leastRetry)
+	retry := uint32(leastRetry)
+	if p.State != PolicerFound {
+		retry = max(retry, p.Retry)
+	}
 	*p = Policer{RetryAt: at + int64(retry)*1e9, Retry: min(2*retry, mostRetry)}
 }
 

@@ -139,6 +139,24 @@ func TestPolicerIsFound(t *testing.T) {
 	}
 }
 
+// A limit that was found stays known, also if connections without pacing reach less than half of it.
+func TestPolicerOfTwiceTheRate(t *testing.T) {
+	found := 0
+	for seed := range uint64(20) {
+		x := newSimulated(seed, func(x *simulated) { x.policer, x.bucket, x.free = 48e6, 100e3, 0.45 })
+		if x.run(40) == 0 {
+			continue
+		}
+		found++
+		if x.run(40); x.path.Policer.State != PolicerFound {
+			t.Errorf("seed %d: given up: %+v", seed, x.path.Policer)
+		}
+	}
+	if found == 0 {
+		t.Error("none was found")
+	}
+}
+
 // One connection whose packets the host delayed, or sent all at once after a pause, does not end the
 // search.
 func TestPolicerIsFoundBesideADelay(t *testing.T) {
@@ -239,6 +257,51 @@ func TestPolicerThatChanges(t *testing.T) {
 	x.run(4 * 3600)
 	if _, ok := x.path.Policer.Limit(); ok || x.path.Policer.Pace != 0 {
 		t.Errorf("the limit is gone: %+v", x.path.Policer)
+	}
+}
+
+// A limit that was found is known no more if it rises or falls a lot. However long it was known, the search for the new one
+// begins after leastRetry, and the new one is tried again after leastReprobe.
+func TestPolicerThatChangesALot(t *testing.T) {
+	for _, by := range []float64{3, 0.2} {
+		x := newSimulated(6, func(x *simulated) { x.policer, x.bucket = 48e6, 100e3 })
+		p := &x.path.Policer
+		for p.Retry != mostRetry {
+			x.run(1)
+		}
+		x.policer, x.bucket = by*x.policer, by*x.bucket
+		for n := 0; p.State == PolicerFound; n++ {
+			if x.run(1); n > 2*mostRetry {
+				t.Fatalf("times %g: the old limit is still in use: %+v", by, *p)
+			}
+		}
+		gone := x.now
+		for p.State != PolicerFound || p.RetryAt == 0 {
+			if x.run(1); x.now-gone > (leastRetry+30)*1e9 {
+				t.Fatalf("times %g: nothing found %v after the old limit was given up: %+v", by, time.Duration(x.now-gone), *p)
+			}
+		}
+		if limit, _ := p.Limit(); math.Abs(float64(limit)*8/x.policer-1) > 0.1 || p.RetryAt-x.now > leastReprobe*1e9 {
+			t.Errorf("times %g: at %d, limit %+v", by, x.now, *p)
+		}
+	}
+}
+
+// A limit that is found after searches in vain, however many, is tried again after leastReprobe.
+func TestPolicerAfterSearchesInVain(t *testing.T) {
+	x := newSimulated(7, func(x *simulated) { x.loss = 0.02 })
+	p := &x.path.Policer
+	for p.Retry != mostRetry {
+		x.run(1)
+	}
+	x.loss, x.policer, x.bucket = 0, 48e6, 100e3
+	for n := 0; p.State != PolicerFound || p.RetryAt == 0; n++ {
+		if x.run(1); n > 2*mostRetry {
+			t.Fatalf("no limit was found: %+v", *p)
+		}
+	}
+	if p.RetryAt-x.now > leastReprobe*1e9 {
+		t.Errorf("tried again in %v: %+v", time.Duration(p.RetryAt-x.now), *p)
 	}
 }
 
