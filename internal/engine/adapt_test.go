@@ -485,6 +485,37 @@ func TestPolicerOfConnectionsThatBeginTogether(t *testing.T) {
 	}
 }
 
+// The search does not go below the rule's bound. It finds a limit above it, although connections without pacing are slower, and ends
+// if the limit is below it. Also if losses are all that connections show.
+func TestPolicerNearTheBoundOfTheRule(t *testing.T) {
+	const rate = 30e6
+	to, g := "198.51.100.7", goods{cubic: 100, bbr: 100, reno: 100}
+	for _, bound := range []uint64{0.9 * rate, 1.1 * rate} {
+		for _, forLosses := range []bool{false, true} {
+			w := newWorld(t, nil, learnRule("all", pacingRule, func(r *policy.Rule) { r.Bounds.Set(tcp.MaxPacingRate, bound) }))
+			w.gap = second + second/10
+			adopted := func(s *tcp.Sample) {
+				if forLosses && s.MaxPacingRate == 0 {
+					s.Flags, s.Arm, s.Class = tcp.FlagAdopted, tcp.CC{}, 1
+				}
+			}
+			w.run(1, ip(to), g, policedBy(w, to, rate), adopted)
+			w.now += 2 * second
+			w.e.Tick(w.now)
+			for range 40 {
+				w.run(1, ip(to), g, policedBy(w, to, rate), adopted)
+				if p := &w.e.nodes[keyOf(1, 0, ip(to), 24)].metrics.Policer; p.Pace != 0 && uint64(p.Pace) < bound {
+					t.Fatalf("bound %d, followed for losses %v: %+v", bound, forLosses, *p)
+				}
+			}
+			p := &w.e.nodes[keyOf(1, 0, ip(to), 24)].metrics.Policer
+			if limit, _ := p.Limit(); bound < rate && uint64(limit) < bound || bound > rate && (p.State == estimate.PolicerFound || p.Retry == 0) {
+				t.Errorf("bound %d, followed for losses %v: %+v", bound, forLosses, *p)
+			}
+		}
+	}
+}
+
 // Of a busy host's connections, those that are followed since they lose packets find the path's policer; nothing else follows
 // from them. The first one makes the path count how many they are.
 func TestPolicerOfConnectionsFollowedForTheirLosses(t *testing.T) {

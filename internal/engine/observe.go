@@ -138,10 +138,12 @@ func (e *Engine) observeLosses(rs *ruleState, at *position, s *tcp.Sample) {
 		at.path = e.node(rs, at.scope, at.addr, true)
 	}
 	if at.host != nil {
+		at.host.metrics.Policer.Least = rs.rule.LeastPacingRate()
 		at.host.metrics.ObserveLosses(e.ofHost(at.host, s))
 		e.touch(at.host, s.At)
 		e.readapt(at.host, s)
 	}
+	at.path.metrics.Policer.Least = rs.rule.LeastPacingRate()
 	at.path.metrics.ObserveLosses(s)
 	e.touch(at.path, s.At)
 	e.readapt(at.path, s)
@@ -203,6 +205,7 @@ func (e *Engine) noteSample(n *node, s *tcp.Sample) {
 	n.metrics.Incast = keepIf(n.adapts(tcp.CwndClamp), n.metrics.Incast)
 	n.metrics.Delack = keepIf(n.adapts(tcp.DelackMax), n.metrics.Delack)
 	n.metrics.Peer = keepIf(n.adapts(tcp.PeerOption), n.metrics.Peer)
+	n.metrics.Policer.Least = n.rule.rule.LeastPacingRate()
 	rtoMin, delack := &n.metrics.RTOMin, n.metrics.Delack
 	spurious, costly := rtoMin.Until, int64(0)
 	if delack != nil {

@@ -72,6 +72,10 @@ const (
 	mostRetry    = 4 * 3600
 )
 
+// MostPacingRate is the greatest rate that programs can pass to SO_MAX_PACING_RATE, bytes/s: all 32 bits mean no limit
+// (sk_setsockopt in net/core/sock.c).
+const MostPacingRate = math.MaxUint32 - 1
+
 // PolicerState is how far the search for a rate limit is.
 type PolicerState uint8
 
@@ -85,6 +89,9 @@ const (
 // all connections of the path together. The zero Policer knows nothing.
 type Policer struct {
 	State PolicerState `json:"state,omitempty"`
+	// Least is the least rate at which the path's rule lets connections be paced. The search does not
+	// go below it. Whoever observes samples sets it.
+	Least uint32 `json:"-"`
 	// Falls is how often in succession packets were lost at Pace, or at a rate from which it was
 	// lowered. After the end of a search, the first loss is counted and does not lower Pace.
 	Falls uint8 `json:"falls,omitempty"`
@@ -158,6 +165,9 @@ func (p *Policer) observe(s *tcp.Sample, at int64) {
 	case p.Pace != 0 && p.inTest(s):
 		p.observePaced(s, at)
 	}
+	if p.Pace != 0 && p.Pace < p.Least || p.Pace > MostPacingRate {
+		p.withdraw(at) // connections are not paced at such a rate, and so would show nothing
+	}
 }
 
 // inTest reports whether a connection began in the present pacing test, with its rate or a share of it.
@@ -203,8 +213,8 @@ func (p *Policer) observeFree(s *tcp.Sample, at int64) {
 	if !f.suggest(nil) {
 		return
 	}
-	*p = Policer{State: PolicerSuspected, Free: *f, Retry: p.Retry}
-	p.try(slices.Max(f.Rates[:]), at)
+	*p = Policer{State: PolicerSuspected, Least: p.Least, Free: *f, Retry: p.Retry}
+	p.try(max(p.Least, slices.Max(f.Rates[:])), at)
 }
 
 // paused reports whether no search begins at a time, because the one before ended without a limit.
@@ -325,7 +335,7 @@ func (p *Policer) notTooFast(at int64) {
 		p.From, p.Excess, p.RetryAt = p.Clean, 0, 0
 		p.try(scaled(p.Clean, reprobeRise), at)
 	case p.PacedLost >= leastLosses && float64(p.Clean) > mostMargin*float64(p.Excess):
-		p.Clean = scaled(p.Clean, settledMargin)
+		p.Clean = p.lowered(p.Clean, settledMargin)
 		p.try(p.Clean, at)
 	default:
 		p.try(p.Clean, at)
@@ -349,7 +359,7 @@ func (p *Policer) search(at int64) {
 // as long, beginning with leastReprobe when a search has found it.
 func (p *Policer) settle(at int64) {
 	if p.Clean != p.From {
-		p.Clean = scaled(p.Clean, settledMargin)
+		p.Clean = p.lowered(p.Clean, settledMargin)
 	}
 	retry := uint32(leastReprobe)
 	if p.From != 0 {
@@ -381,7 +391,7 @@ func (p *Policer) tooFast(s *tcp.Sample, at int64) {
 	default:
 		p.Falls++
 		p.Clean, p.Excess, p.RetryAt = 0, p.Pace, 0
-		p.try(scaled(p.Pace, paceFall), at)
+		p.try(p.lowered(p.Pace, paceFall), at)
 	}
 }
 
@@ -402,7 +412,10 @@ func (p *Policer) withdraw(at int64) {
 	if p.State != PolicerFound {
 		retry = max(retry, p.Retry)
 	}
-	*p = Policer{RetryAt: at + int64(retry)*1e9, Retry: min(2*retry, mostRetry)}
+	*p = Policer{Least: p.Least, RetryAt: at + int64(retry)*1e9, Retry: min(2*retry, mostRetry)}
 }
+
+// lowered is a part of a rate, but not less than Least.
+func (p *Policer) lowered(rate uint32, part float64) uint32 { return max(p.Least, scaled(rate, part)) }
 
 func scaled(rate uint32, by float64) uint32 { return uint32(min(math.MaxUint32, float64(rate)*by)) }

@@ -305,6 +305,79 @@ func TestPolicerAfterSearchesInVain(t *testing.T) {
 	}
 }
 
+// leastOf has the connections of x paced at 1 Mbit/s or more only, and be long enough to show such rates.
+func leastOf(x *simulated) { x.path.Policer.Least, x.seconds, x.bucket = 125_000, 20, 10e3 }
+
+// A limit just above the least pacing rate is found, also if connections without pacing are slower than that.
+func TestPolicerNearTheLeastRate(t *testing.T) {
+	for seed := range uint64(20) {
+		x := newSimulated(seed, func(x *simulated) { leastOf(x); x.policer = 1.2e6 })
+		found := x.run(40)
+		if limit, ok := x.path.Policer.Limit(); found == 0 || found > 10 || !ok || limit < 125_000 || limit > 155_000 {
+			t.Errorf("seed %d: found after %d connections, now %+v", seed, found, x.path.Policer)
+		}
+	}
+	x := newSimulated(1, func(x *simulated) { leastOf(x); x.policer = 1.01e6 })
+	if x.run(300); x.path.Policer.State != PolicerFound || x.path.Policer.Pace < 125_000 {
+		t.Errorf("a limit 1%% above the least rate: %+v", x.path.Policer)
+	}
+}
+
+// The search for a limit below the least pacing rate ends, and the next limit above it is found.
+func TestPolicerBelowTheLeastRate(t *testing.T) {
+	for name, before := range map[string]float64{"from the beginning": 0, "after a higher one": 1.5e6} {
+		for seed := range uint64(20) {
+			x := newSimulated(seed, func(x *simulated) { leastOf(x); x.policer = before })
+			if before != 0 {
+				if x.run(20) == 0 {
+					t.Fatalf("%s: seed %d: %+v", name, seed, x.path.Policer)
+				}
+			}
+			x.policer = 0.8e6
+			paced := 0
+			for range 1000 {
+				s := x.connection()
+				if x.path.Observe(s); s.MaxPacingRate != 0 {
+					paced++
+				}
+				if p := &x.path.Policer; p.Pace != 0 && p.Pace < p.Least {
+					t.Fatalf("%s: seed %d: %+v", name, seed, *p)
+				}
+			}
+			if paced > 100 {
+				t.Errorf("%s: seed %d: %d of 1000 connections were paced: %+v", name, seed, paced, x.path.Policer)
+			}
+			x.policer = 20e6
+			x.run(2*mostRetry/20 + 10)
+			if limit, ok := x.path.Policer.Limit(); !ok || math.Abs(float64(limit)*8/20e6-1) > 0.1 {
+				t.Errorf("%s: seed %d: later, %.1f Mbit/s of 20: %+v", name, seed, float64(limit)*8/1e6, x.path.Policer)
+			}
+		}
+	}
+}
+
+// A search at a rate that connections are not paced at ends: below the least, as of a time when the bound was lower, and
+// above the greatest that can be set.
+func TestSearchAtARateOfNoConnection(t *testing.T) {
+	for name, c := range map[string]struct {
+		pace uint32
+		ends bool
+	}{
+		"below the least":      {124_999, true},
+		"the least":            {125_000, false},
+		"the greatest":         {MostPacingRate, false},
+		"above the greatest":   {MostPacingRate + 1, true},
+		"no search, no pacing": {0, false},
+	} {
+		x := newSimulated(1, leastOf)
+		p := &x.path.Policer
+		p.State, p.Pace = PolicerSuspected, c.pace
+		if x.path.Observe(bulk(x.now)); (p.State == NoPolicer) != c.ends || (p.RetryAt > x.now) != c.ends || p.Least != 125_000 {
+			t.Errorf("%s: %+v", name, *p)
+		}
+	}
+}
+
 // A path that loses packets at every rate is tried again ever more rarely.
 func TestPacingTestsOfLossyPathsBecomeRare(t *testing.T) {
 	x := newSimulated(2, func(x *simulated) { x.loss = 0.02 })

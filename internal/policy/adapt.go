@@ -155,7 +155,7 @@ func (r *Rule) adapt(a *Adapted, f tcp.Field, ev *evidence, why *estimate.Why) {
 	case tcp.DelackMax:
 		a.DelackMax = delackMax(m, was.DelackMax, r.bound(f, leastDelackMax), now, why)
 	case tcp.MaxPacingRate:
-		a.PacingRate = pacingRate(m, r.bound(f, leastPacingRate), now, why)
+		a.PacingRate = pacingRate(m, r.LeastPacingRate(), now, why)
 	case tcp.CwndClamp:
 		a.Clamp = clamp(m, was.Clamp, now, why)
 	}

@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"github.com/tcpilot/tcpilot/internal/estimate"
+	"github.com/tcpilot/tcpilot/internal/tcp"
 )
 
 // A path with a policer drops what exceeds its rate. Connections that are paced just under it
@@ -11,18 +12,19 @@ import (
 // estimate, because each step follows from what the connections of the step before have shown. The
 // rate is divided among the path's connections like the rate limit of a rule (package limit).
 
-const (
-	// leastPacingRate is the least rate of a path to which its connections are paced, bytes/s,
-	// unless the rule has another bound: 1 Mbit/s. Below it, a wrong result would cost much, and a
-	// connection sends only a few packets in a round trip.
-	leastPacingRate = 125_000
-	// mostPacingRate is the greatest rate that programs can pass to SO_MAX_PACING_RATE.
-	mostPacingRate = 1<<32 - 2
-)
+// leastPacingRate is the least rate of a path to which its connections are paced, bytes/s,
+// unless the rule has another bound: 1 Mbit/s. Below it, a wrong result would cost much, and a
+// connection sends only a few packets in a round trip.
+const leastPacingRate = 125_000
+
+// LeastPacingRate is the least rate of a path, bytes/s, to which the rule has its connections paced.
+func (r *Rule) LeastPacingRate() uint32 {
+	return uint32(min(r.bound(tcp.MaxPacingRate, leastPacingRate), estimate.MostPacingRate))
+}
 
 // pacingRate is the rate at which all connections of a path together are to be paced, bytes/s;
 // 0 if they are not.
-func pacingRate(m *estimate.Path, least uint64, now int64, why *estimate.Why) uint32 {
+func pacingRate(m *estimate.Path, least uint32, now int64, why *estimate.Why) uint32 {
 	rate := m.Policer.Pace
 	switch {
 	case knownShort(m, false):
@@ -31,11 +33,11 @@ func pacingRate(m *estimate.Path, least uint64, now int64, why *estimate.Why) ui
 		})
 	case rate == 0:
 		m.Policer.WhyNone(now, why)
-	case uint64(rate) < least:
+	case rate < least:
 		why.Is(func() string {
 			return fmt.Sprintf("the rate, %s, is below the least that is used, %s", mbits(float64(rate)), mbits(float64(least)))
 		})
-	case rate > mostPacingRate:
+	case rate > estimate.MostPacingRate:
 		why.Is(func() string { return fmt.Sprintf("the rate, %s, is more than can be set", mbits(float64(rate))) })
 	default:
 		return rate
