@@ -43,8 +43,10 @@ const (
 	// that end together each report how many are left.
 	peakWindow = 2 * time.Second
 
-	// A clamp ends incastEnds after the latest sample with a queue.
+	// A clamp ends incastEnds after the latest step with a queue, and ClampAge after it if there are no more steps: of samples
+	// with few packets, none is made.
 	incastEnds = time.Minute
+	ClampAge   = 2 * time.Minute
 	// If, after incastTest, the round-trip time is more than stillFull times that without a clamp,
 	// and the rate less than lostRate times, then other hosts fill the queue: the clamp ends, and is
 	// tried again after a minute, then two, up to four hours (leastRetry, mostRetry).
@@ -89,6 +91,9 @@ func (i *Incast) observe(s *tcp.Sample, least uint64, at int64) {
 		return
 	}
 	i.Peak.Max(at, uint64(s.Flows), peakWindow)
+	if i.Window != 0 && time.Duration(at-i.QueueAt) > ClampAge {
+		i.end()
+	}
 	busy := s.SendLimited()
 	if least == 0 || least > MostIncastRTT || s.Has(tcp.FlagHoldOut) || s.SRTT == 0 || busy <= 0 || s.DataSegsOut < leastIncastPackets {
 		return
@@ -128,13 +133,16 @@ func (i *Incast) step(least float64, at int64) {
 	}
 	switch {
 	case time.Duration(at-i.QueueAt) > incastEnds:
-		i.Window, i.RetryAt, i.Retry = 0, 0, 0
+		i.end()
 	case time.Duration(at-i.Since) > incastTest && now.RTT > stillFull*i.Before.RTT && now.Rate < lostRate*i.Before.Rate:
 		i.Retry = max(leastRetry, min(i.Retry, mostRetry))
 		i.Window, i.RetryAt = 0, at+int64(i.Retry)*int64(time.Second)
 		i.Retry *= 2
 	}
 }
+
+// end ends a clamp that is not needed any more.
+func (i *Incast) end() { i.Window, i.RetryAt, i.Retry = 0, 0, 0 }
 
 // lossy reports whether the queue was lossy at the latest step.
 func (i *Incast) lossy() bool { return i.Now.Loss >= incastLoss }

@@ -122,6 +122,26 @@ func TestIncastEnds(t *testing.T) {
 	}
 }
 
+// Samples from which no step is made, with few packets or of the hold-out, do not keep a clamp.
+func TestIncastEndsWithoutSteps(t *testing.T) {
+	for name, idle := range map[string]crowd{
+		"few packets":  {flows: 2, sent: 9, rtt: 2200, busy: time.Second},
+		"the hold-out": {flows: 2, sent: 800, rtt: 2200, busy: time.Second, flags: tcp.FlagHoldOut},
+	} {
+		p := incastPath()
+		at := filling.passes(p, t0, 1)
+		if at = idle.passes(p, at, 110); p.Incast.Window == 0 {
+			t.Errorf("%s: it ended too early", name)
+		}
+		if at = idle.passes(p, at, 15); p.Incast.Window != 0 {
+			t.Errorf("%s: it did not end: %+v", name, p.Incast)
+		}
+		if filling.passes(p, at, 1); p.Incast.Window == 0 || p.Incast.Since <= at {
+			t.Errorf("%s: it did not begin again: %+v", name, p.Incast)
+		}
+	}
+}
+
 // If others fill the queue, so that only these connections get slower, the clamp ends, and is tried
 // again later and later.
 func TestIncastThatOthersCause(t *testing.T) {

@@ -18,8 +18,6 @@ const (
 	leastClamp = 4
 	// mostClamp is the greatest sum that is written.
 	mostClamp = 1 << 30
-	// clampAge is how long a clamp is used after the latest round-trip time of the path.
-	clampAge = 2 * time.Minute
 
 	// A sum that is up to clampRise times the one in use, and not below clampFall times, does not
 	// replace it.
@@ -42,7 +40,7 @@ func clamp(m *estimate.Path, was uint32, now int64, why *estimate.Why) uint32 {
 	case m.Incast.Window == 0:
 		m.Incast.WhyNone(least, now, why)
 		return 0
-	case !isRecent("the latest round-trip time", m.RTTAt, now, clampAge, why):
+	case !isRecent("the latest queue", m.Incast.QueueAt, now, estimate.ClampAge, why):
 		return 0
 	}
 	w := float64(m.Incast.Window)

@@ -11,13 +11,13 @@ import (
 // crowded are the metrics of a path whose connections may have window packets in flight together.
 func crowded(window float32) *estimate.Path {
 	m := measured(2, 1)
-	m.Incast = &estimate.Incast{Window: window, Before: estimate.Aggregate{RTT: 80_000, Loss: 0.01, Flows: 11}, Now: estimate.Aggregate{RTT: 6000, Flows: 9}}
+	m.Incast = &estimate.Incast{Window: window, QueueAt: adaptNow, Before: estimate.Aggregate{RTT: 80_000, Loss: 0.01, Flows: 11}, Now: estimate.Aggregate{RTT: 6000, Flows: 9}}
 	return m
 }
 
 func TestAdaptClamp(t *testing.T) {
 	old, far := crowded(50), crowded(50)
-	old.RTTAt = adaptNow - int64(clampAge) - 1
+	old.Incast.QueueAt = adaptNow - int64(estimate.ClampAge) - 1
 	far.MinRTT = estimate.Window{Half: estimate.MostIncastRTT + 1}
 	for _, c := range []struct {
 		name    string

@@ -73,7 +73,7 @@ func TestWhyKernel(t *testing.T) {
 
 		{tcp.CwndClamp, measured(2, 1), Adapted{}, Rule{}, "no connection has been sampled yet"},
 		{tcp.CwndClamp, changed(crowded(50), far), Adapted{}, Rule{}, "the least round-trip time is 45ms: there are clamps up to 10ms"},
-		{tcp.CwndClamp, changed(crowded(50), func(m *estimate.Path) { m.RTTAt = adaptNow - 3*minute }), Adapted{Clamp: 50}, Rule{}, "3m0s old: it is used for 2m0s"},
+		{tcp.CwndClamp, changed(crowded(50), func(m *estimate.Path) { m.Incast.QueueAt = adaptNow - 3*minute }), Adapted{Clamp: 50}, Rule{}, "the latest queue is 3m0s old: it is used for 2m0s"},
 		{tcp.CwndClamp, incast(estimate.Incast{}), Adapted{}, Rule{}, "that the path limits: 200 packets in 3 samples are needed"},
 		{tcp.CwndClamp, incast(estimate.Incast{Now: estimate.Aggregate{RTT: 900, Flows: 12}}), Adapted{}, Rule{}, "round trips took 0.90 ms, 0.0% of the packets were lost, and the number of connections was 12; from 1.40 ms on there is a clamp"},
 		{tcp.CwndClamp, incast(estimate.Incast{Now: estimate.Aggregate{RTT: 200, Flows: 12, Loss: 0.02}}), Adapted{}, Rule{}, "2.0% of the packets were lost, and the number of connections was 12; from 0.30 ms on"},
