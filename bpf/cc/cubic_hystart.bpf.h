@@ -30,7 +30,11 @@ enum {				/* hystart_* parameters of the kernel's cubic */
 };
 
 enum {
-	CALM_ROUNDS = 2,	/* without a queue, before a path counts as freed */
+	/* Without a queue, before a path counts as freed: at least so many rounds, and for so long. With
+	 * less, those that come and go every few round trips would find a full path, and be slower. */
+	CALM_ROUNDS = 2,
+	CALM_US = 600000,
+	MOST_CALM_ROUNDS = 255,	/* counted; enough also if rounds are shorter than 2.4 ms */
 	/* The window must exceed the share by this part of it. If all connections reduce theirs at
 	 * once and the queue was short, it is empty for a while although none has left. */
 	SHARE_MARGIN = 4,
@@ -60,7 +64,7 @@ struct cubic {
 	__u32 last_ack_us;	/* in slow start: of the train */
 	__u32 share;		/* after slow start, packets: share_of; 0: unknown */
 	__u8 samples;		/* of this round, up to HYSTART_MIN_SAMPLES */
-	__u8 calm_rounds;	/* after slow start: without a queue, up to CALM_ROUNDS */
+	__u8 calm_rounds;	/* after slow start: without a queue, up to MOST_CALM_ROUNDS */
 	bool freed : 1;		/* others have left the path: at least FREED_GROWTH */
 	bool probing : 1;	/* w_max is not the window of a loss: at least PROBE_GROWTH */
 	bool undo_probing : 1;
@@ -143,13 +147,21 @@ static __always_inline void freed_begin(struct cubic *ca, __u32 cwnd, __u32 rtt_
 	ca->freed = false;
 }
 
+/* Whether there was no queue for long enough. */
+static __always_inline bool calm_for_long(const struct cubic *ca)
+{
+	__u32 n = ca->calm_rounds;
+
+	return n >= CALM_ROUNDS && (n == MOST_CALM_ROUNDS || n * ca->pub.min_rtt_us >= CALM_US);
+}
+
 /* A connection that does not use its window says nothing of the queue that it would make. */
 static __always_inline void freed_round(struct cubic *ca, struct tcp_sock *tp)
 {
 	bool was = ca->freed, alone = calm(ca, ca->round_min_us) && tcp_is_cwnd_limited(tp);
 
-	ca->calm_rounds = alone ? min_u32(ca->calm_rounds + 1, CALM_ROUNDS) : 0;
-	ca->freed = ca->share && tp->snd_cwnd > ca->share + ca->share / SHARE_MARGIN && ca->calm_rounds == CALM_ROUNDS;
+	ca->calm_rounds = alone ? min_u32(ca->calm_rounds + 1, MOST_CALM_ROUNDS) : 0;
+	ca->freed = ca->share && tp->snd_cwnd > ca->share + ca->share / SHARE_MARGIN && calm_for_long(ca);
 	if (!was && ca->freed)
 		set_mode(tp, ca, CUBIC_FREED, CUBIC_NO_QUEUE);
 	else if (was && !ca->freed)

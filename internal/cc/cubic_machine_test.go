@@ -71,6 +71,11 @@ func (t cubicTransition) delayed() bool {
 // calm reports whether the round shows that there is no queue.
 func (t cubicTransition) calm() bool { return t.RoundMin < t.MinRTT+min(t.MinRTT/8, 16000) }
 
+// calmForLong reports whether there was no queue for 600 ms, and two rounds.
+func (t cubicTransition) calmForLong() bool {
+	return t.CalmRounds == 255 || t.CalmRounds >= 2 && uint32(t.CalmRounds)*t.MinRTT >= 600_000
+}
+
 // more reports whether the window is more than the share by a quarter.
 func (t cubicTransition) more() bool { return t.Share > 0 && t.Cwnd > t.Share+t.Share/4 }
 
@@ -87,7 +92,7 @@ func checkCubic(trace []cubicTransition) (complaints []string) {
 			}
 		case ends && (t.Why == byTrain || t.Why == byLoss):
 		case over && t.From != freed && t.To == freed && t.Why == noQueue: // a loss may have ended the time before
-			if !t.calm() || t.CalmRounds != 2 {
+			if !t.calm() || !t.calmForLong() {
 				problem = "there may be a queue"
 			} else if !t.more() {
 				problem = "the window is not more than the share"
@@ -109,7 +114,7 @@ func checkCubic(trace []cubicTransition) (complaints []string) {
 
 func TestCubicMachine(t *testing.T) {
 	end := cubicTransition{Cwnd: 40, MinRTT: 50_000, RoundMin: 60_000, To: convex, Why: byDelay}
-	begin := cubicTransition{Cwnd: 42, Share: 33, MinRTT: 50_000, RoundMin: 50_100, From: convex, To: freed, Why: noQueue, CalmRounds: 2}
+	begin := cubicTransition{Cwnd: 42, Share: 33, MinRTT: 50_000, RoundMin: 50_100, From: convex, To: freed, Why: noQueue, CalmRounds: 12}
 	back := cubicTransition{Cwnd: 400, Share: 33, MinRTT: 50_000, RoundMin: 57_000, From: freed, To: convex, Why: byDelay}
 	life := []cubicTransition{end, begin, back, begin}
 	if complaints := checkCubic(life); len(complaints) > 0 {
@@ -125,7 +130,9 @@ func TestCubicMachine(t *testing.T) {
 		{0, func(t *cubicTransition) { t.From = convex }, "no such edge"},
 		{0, func(t *cubicTransition) { t.Why = noQueue }, "no such edge"},
 		{1, func(t *cubicTransition) { t.RoundMin = 57_000 }, "there may be a queue"},
-		{1, func(t *cubicTransition) { t.CalmRounds = 1 }, "there may be a queue"},
+		{1, func(t *cubicTransition) { t.CalmRounds = 11 }, "there may be a queue"},
+		{1, func(t *cubicTransition) { t.CalmRounds, t.MinRTT, t.RoundMin = 1, 700_000, 700_000 }, "there may be a queue"},
+		{1, func(t *cubicTransition) { t.CalmRounds, t.MinRTT, t.RoundMin = 254, 2_000, 2_000 }, "there may be a queue"},
 		{1, func(t *cubicTransition) { t.Share = 0 }, "not more than the share"},
 		{1, func(t *cubicTransition) { t.Share = 34 }, "not more than the share"},
 		{1, func(t *cubicTransition) { t.MinRTT, t.RoundMin = 10_000, 12_000 }, "there may be a queue"},
