@@ -26,22 +26,16 @@ struct bpf_iter__tcp {
 	struct sock_common *sk_common;
 } __attribute__((preserve_access_index));
 
-/* Lists the connections under limits, of all network namespaces. It does not hold the sockets' locks. If the
- * reader's buffer is full, the kernel runs it again for the same connection: so it changes nothing. */
-SEC("iter/bpf_sk_storage_map")
-int tcpilot_limited(struct bpf_iter__bpf_sk_storage_map *ctx)
+/* Writes a connection under limits for user space. If the reader's buffer is full, the kernel runs the program again for the same
+ * connection: so it changes nothing. */
+static __always_inline void list_limited(struct seq_file *to, struct tcp_sock *tp, const struct limited *m)
 {
-	const struct limited *m = ctx->value;
+	struct sock_common *k = &tcp_sk_sock(tp)->__sk_common;
 	struct limit_member out = {};
-	struct sock *sk = ctx->sk;
-	struct tcp_sock *tp;
 
-	if (!sk || !m)
-		return 0;
-	tp = bpf_skc_to_tcp_sock(sk);
-	if (!tp || !(m->rule | m->path))
-		return 0;
-	out.cookie = sk->__sk_common.skc_cookie.counter;
+	if (!(m->rule | m->path))
+		return;
+	out.cookie = k->skc_cookie.counter;
 	out.rule = m->rule;
 	out.path = m->path;
 	out.own = m->own;
@@ -49,8 +43,42 @@ int tcpilot_limited(struct bpf_iter__bpf_sk_storage_map *ctx)
 	out.since_ns = m->since_ns;
 	out.sent = limit_sent(tp, m);
 	out.unsent = tp->write_seq - tp->snd_nxt;
-	out.state = sk->__sk_common.skc_state;
-	bpf_seq_write(ctx->meta->seq, &out, sizeof(out));
+	out.state = k->skc_state;
+	bpf_seq_write(to, &out, sizeof(out));
+}
+
+/* Lists those of all network namespaces. It does not hold the sockets' locks. */
+SEC("iter/bpf_sk_storage_map")
+int tcpilot_limited(struct bpf_iter__bpf_sk_storage_map *ctx)
+{
+	const struct limited *m = ctx->value;
+	struct sock *sk = ctx->sk;
+	struct tcp_sock *tp;
+
+	if (!sk || !m)
+		return 0;
+	tp = bpf_skc_to_tcp_sock(sk);
+	if (tp)
+		list_limited(ctx->meta->seq, tp, m);
+	return 0;
+}
+
+/* Lists those of the reader's network namespace, if the kernel refuses iterators over maps. */
+SEC("iter/tcp")
+int tcpilot_limited_here(struct bpf_iter__tcp *ctx)
+{
+	struct sock_common *skc = ctx->sk_common;
+	struct limited *m;
+	struct tcp_sock *tp;
+
+	if (!skc || skc->skc_state == TCP_LISTEN)
+		return 0;
+	tp = bpf_skc_to_tcp_sock(skc);
+	if (!tp)
+		return 0;
+	m = bpf_sk_storage_get(&limited, tp, 0, 0);
+	if (m)
+		list_limited(ctx->meta->seq, tp, m);
 	return 0;
 }
 

@@ -58,6 +58,7 @@ func (d *Daemon) divideLimits(ctx context.Context) error {
 		return err
 	}
 	defer list.Close()
+	conns := limitedConns{d: d, netns: list}
 	var div limit.Divider
 	var followed, again time.Time // again: when to walk once more
 	for {
@@ -66,7 +67,7 @@ func (d *Daemon) divideLimits(ctx context.Context) error {
 			d.limits.latest.Store(nil)
 		} else {
 			d.addOffered(limits)
-			if behind, err = d.divideOnce(&div, limits); err != nil {
+			if behind, err = d.divideOnce(&div, limits, &conns); err != nil {
 				return err
 			}
 			wait = max(limitInterval, (cpuTime()-used)*limitBudget)
@@ -84,6 +85,7 @@ func (d *Daemon) divideLimits(ctx context.Context) error {
 		case <-t.C:
 		case <-d.limits.changed:
 			t.Stop()
+			conns.searched = time.Time{}
 			d.followLimits(list)
 			again = time.Now().Add(limitFollow) // then those whose handshake is not over yet
 		}
@@ -91,8 +93,8 @@ func (d *Daemon) divideLimits(ctx context.Context) error {
 }
 
 // divideOnce divides all limits, and reports whether some connections do not follow.
-func (d *Daemon) divideOnce(div *limit.Divider, limits map[uint64]limit.Limit) (behind bool, err error) {
-	conns, err := d.dp.Limited()
+func (d *Daemon) divideOnce(div *limit.Divider, limits map[uint64]limit.Limit, under *limitedConns) (behind bool, err error) {
+	conns, err := under.list(limits)
 	if err != nil {
 		d.log.Debug("connections under rate limits not listed", "error", err)
 		return false, nil

@@ -27,11 +27,12 @@ const (
 	featureSynAcks = "bpf_cast_to_kern_ctx: adapted timeouts of SYN-ACKs"
 	featureResume  = "struct_ops with links: congestion windows after the first round trip"
 	featureLimits  = "iter/bpf_sk_storage_map: rate limits are divided by need"
+	featureHere    = "iter/tcp: rate limits are divided by need, among connections of the network namespaces that are found"
 )
 
 // Features lists which parts are active.
 func (d *Datapath) Features() []Feature {
-	out := []Feature{{featureSockops, nil}, {featureReport, d.reportErr}, {featureEnds, d.endsErr}, {featureUndone, d.undoneErr}, {featureLive, d.liveErr}, {featureLimits, d.limits.err}, {featureResume, d.resume.err}}
+	out := []Feature{{featureSockops, nil}, {featureReport, d.reportErr}, {featureEnds, d.endsErr}, {featureUndone, d.undoneErr}, {featureLive, d.liveErr}, d.limits.feature(), {featureResume, d.resume.err}}
 	if err := d.spareFailure(); err != nil {
 		out = append(out, Feature{featureSpare, err})
 	}
@@ -82,7 +83,8 @@ func TryLoad() []Feature {
 		_ = it.Close()
 	}
 	var l limits
-	out[5].Err = l.load(&objs.sockopsMaps, 0)
+	l.err = l.load(&objs.sockopsMaps, 0)
+	out[5] = l.feature()
 	_ = l.close()
 	out[6].Err = r.register(&objs.sockopsMaps)
 	_ = r.close()

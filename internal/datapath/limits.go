@@ -1,6 +1,7 @@
 package datapath
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -32,6 +33,7 @@ type limits struct {
 
 	objs limitsObjects
 	list *link.Iter // lists the connections under limits; nil: they cannot be listed
+	here bool       // it lists only those of the calling thread's network namespace
 	walk *link.Iter // brings connections in line with the limits; nil: see err
 	err  error      // why list and walk are not available
 }
@@ -56,8 +58,18 @@ func (d *Datapath) loadLimits() {
 }
 
 // load loads the programs with the maps of the hooks. Connections without state come under limits only below
-// the cgroup of the given id; 0 is any.
+// the cgroup of the given id; 0 is any. A kernel that was hardened may refuse iterators over maps (EPERM): then connections are listed by
+// the TCP iterator.
 func (l *limits) load(m *sockopsMaps, cgroup uint64) error {
+	err := l.loadFor(m, cgroup, false)
+	if errors.Is(err, unix.EPERM) {
+		err = l.loadFor(m, cgroup, true)
+	}
+	return err
+}
+
+// loadFor is load with a program that lists all connections under limits, or those of one network namespace.
+func (l *limits) loadFor(m *sockopsMaps, cgroup uint64, here bool) error {
 	spec, err := loadLimits()
 	if err != nil {
 		return fmt.Errorf("read embedded object limits: %w", err)
@@ -65,16 +77,30 @@ func (l *limits) load(m *sockopsMaps, cgroup uint64) error {
 	if err := spec.Variables[limitsVarAttachedCgroup].Set(cgroup); err != nil {
 		return fmt.Errorf("set cgroup: %w", err)
 	}
+	if here {
+		spec.Programs[limitsProgTcpilotLimited] = spec.Programs[limitsProgTcpilotLimitedHere].Copy()
+	}
 	if err := spec.LoadAndAssign(&l.objs, withMaps(spec, m.replacements(spec))); err != nil {
 		return explainLoad("limits", err)
 	}
-	if l.list, err = link.AttachIter(link.IterOptions{Program: l.objs.TcpilotLimited, Map: l.objs.Limited}); err != nil {
+	opt := link.IterOptions{Program: l.objs.TcpilotLimited, Map: l.objs.Limited}
+	if l.here = here; here {
+		opt.Map = nil
+	}
+	if l.list, err = link.AttachIter(opt); err != nil {
 		return fmt.Errorf("attach iterator over limited connections: %w", err)
 	}
 	if l.walk, err = link.AttachIter(link.IterOptions{Program: l.objs.TcpilotLimitWalk}); err != nil {
 		return fmt.Errorf("attach TCP iterator for limits: %w", err)
 	}
 	return nil
+}
+
+func (l *limits) feature() Feature {
+	if l.here {
+		return Feature{featureHere, l.err}
+	}
+	return Feature{featureLimits, l.err}
 }
 
 func (l *limits) close() error {
@@ -258,6 +284,9 @@ func (d *Datapath) Limits() map[uint64]limit.Limit {
 // memberSize is the length of what the iterator writes for one connection.
 const memberSize = int(unsafe.Sizeof(abiLimitMember{}))
 
+// ListsAllLimited reports whether Limited finds connections of all network namespaces, and not only of the calling thread's.
+func (d *Datapath) ListsAllLimited() bool { return !d.limits.here }
+
 // Limited returns the connections that are, or were, under a limit.
 func (d *Datapath) Limited() ([]limit.Conn, error) {
 	l := &d.limits
@@ -281,6 +310,10 @@ func (d *Datapath) Limited() ([]limit.Conn, error) {
 		copy(unsafe.Slice((*byte)(unsafe.Pointer(&m)), memberSize), raw)
 		conns = append(conns, limit.Conn{Cookie: m.Cookie, Rule: m.Rule, Path: m.Path, Own: limitedRate(m.Own), Given: limitedRate(m.Given),
 			Since: int64(m.SinceNs), Sent: m.Sent, Unsent: m.Unsent})
+	}
+	if l.here { // where the kernel's hash table changes meanwhile, the TCP iterator can visit a connection twice
+		slices.SortFunc(conns, func(a, b limit.Conn) int { return cmp.Compare(a.Cookie, b.Cookie) })
+		conns = slices.CompactFunc(conns, func(a, b limit.Conn) bool { return a.Cookie == b.Cookie })
 	}
 	return conns, nil
 }

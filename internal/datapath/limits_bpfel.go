@@ -16,34 +16,35 @@ import (
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
-	limitsMapCgroupRules       = "cgroup_rules"
-	limitsMapClasses           = "classes"
-	limitsMapCounters          = "counters"
-	limitsMapFlowCounts        = "flow_counts"
-	limitsMapLimitEnded        = "limit_ended"
-	limitsMapLimitShares       = "limit_shares"
-	limitsMapLimited           = "limited"
-	limitsMapLimits            = "limits"
-	limitsMapLive              = "live"
-	limitsMapLocalRules        = "local_rules"
-	limitsMapNetnsReceive      = "netns_receive"
-	limitsMapNetnsRules        = "netns_rules"
-	limitsMapNetnsYields       = "netns_yields"
-	limitsMapOwnLowat          = "own_lowat"
-	limitsMapPathPolicies      = "path_policies"
-	limitsMapPeerCallbacks     = "peer_callbacks"
-	limitsMapPortRules         = "port_rules"
-	limitsMapPortSets          = "port_sets"
-	limitsMapRemoteRules       = "remote_rules"
-	limitsMapResumeWindows     = "resume_windows"
-	limitsMapRuleBanks         = "rule_banks"
-	limitsMapRuntimeConfig     = "runtime_config"
-	limitsMapSamples           = "samples"
-	limitsMapSlots             = "slots"
-	limitsProgTcpilotLimitWalk = "tcpilot_limit_walk"
-	limitsProgTcpilotLimited   = "tcpilot_limited"
-	limitsVarAttachedCgroup    = "attached_cgroup"
-	limitsVarJiffyUs           = "jiffy_us"
+	limitsMapCgroupRules         = "cgroup_rules"
+	limitsMapClasses             = "classes"
+	limitsMapCounters            = "counters"
+	limitsMapFlowCounts          = "flow_counts"
+	limitsMapLimitEnded          = "limit_ended"
+	limitsMapLimitShares         = "limit_shares"
+	limitsMapLimited             = "limited"
+	limitsMapLimits              = "limits"
+	limitsMapLive                = "live"
+	limitsMapLocalRules          = "local_rules"
+	limitsMapNetnsReceive        = "netns_receive"
+	limitsMapNetnsRules          = "netns_rules"
+	limitsMapNetnsYields         = "netns_yields"
+	limitsMapOwnLowat            = "own_lowat"
+	limitsMapPathPolicies        = "path_policies"
+	limitsMapPeerCallbacks       = "peer_callbacks"
+	limitsMapPortRules           = "port_rules"
+	limitsMapPortSets            = "port_sets"
+	limitsMapRemoteRules         = "remote_rules"
+	limitsMapResumeWindows       = "resume_windows"
+	limitsMapRuleBanks           = "rule_banks"
+	limitsMapRuntimeConfig       = "runtime_config"
+	limitsMapSamples             = "samples"
+	limitsMapSlots               = "slots"
+	limitsProgTcpilotLimitWalk   = "tcpilot_limit_walk"
+	limitsProgTcpilotLimited     = "tcpilot_limited"
+	limitsProgTcpilotLimitedHere = "tcpilot_limited_here"
+	limitsVarAttachedCgroup      = "attached_cgroup"
+	limitsVarJiffyUs             = "jiffy_us"
 )
 
 // loadLimits returns the embedded CollectionSpec for limits.
@@ -88,8 +89,9 @@ type limitsSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type limitsProgramSpecs struct {
-	TcpilotLimitWalk *ebpf.ProgramSpec `ebpf:"tcpilot_limit_walk"`
-	TcpilotLimited   *ebpf.ProgramSpec `ebpf:"tcpilot_limited"`
+	TcpilotLimitWalk   *ebpf.ProgramSpec `ebpf:"tcpilot_limit_walk"`
+	TcpilotLimited     *ebpf.ProgramSpec `ebpf:"tcpilot_limited"`
+	TcpilotLimitedHere *ebpf.ProgramSpec `ebpf:"tcpilot_limited_here"`
 }
 
 // limitsMapSpecs contains maps before they are loaded into the kernel.
@@ -217,14 +219,16 @@ type limitsVariables struct {
 //
 // It can be passed to loadLimitsObjects or ebpf.CollectionSpec.LoadAndAssign.
 type limitsPrograms struct {
-	TcpilotLimitWalk *ebpf.Program `ebpf:"tcpilot_limit_walk"`
-	TcpilotLimited   *ebpf.Program `ebpf:"tcpilot_limited"`
+	TcpilotLimitWalk   *ebpf.Program `ebpf:"tcpilot_limit_walk"`
+	TcpilotLimited     *ebpf.Program `ebpf:"tcpilot_limited"`
+	TcpilotLimitedHere *ebpf.Program `ebpf:"tcpilot_limited_here"`
 }
 
 func (p *limitsPrograms) Close() error {
 	return _LimitsClose(
 		p.TcpilotLimitWalk,
 		p.TcpilotLimited,
+		p.TcpilotLimitedHere,
 	)
 }
 

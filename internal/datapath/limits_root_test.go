@@ -3,6 +3,7 @@ package datapath
 import (
 	"fmt"
 	"net"
+	"slices"
 	"testing"
 	"time"
 
@@ -10,6 +11,7 @@ import (
 
 	"github.com/tcpilot/tcpilot/internal/class"
 	"github.com/tcpilot/tcpilot/internal/limit"
+	"github.com/tcpilot/tcpilot/internal/netns"
 	"github.com/tcpilot/tcpilot/internal/tcp"
 	"github.com/tcpilot/tcpilot/internal/testenv"
 )
@@ -36,11 +38,21 @@ func (r *rig) limitTo(t *testing.T, l *limit.Limit) {
 	must(t, r.SetLimits(limits, nil))
 }
 
+// limited lists the connections under limits, where the kernel finds those of the rig's namespace only, these.
+func (r *rig) limited(t *testing.T) (conns []limit.Conn) {
+	t.Helper()
+	r.ns.Do(t, func() {
+		var err error
+		conns, err = r.Limited()
+		must(t, err)
+	})
+	return conns
+}
+
 // divide divides the limits once more, as the daemon does every 250 ms.
 func (r *rig) divide(t *testing.T, d *limit.Divider) limit.Result {
 	t.Helper()
-	conns, err := r.Limited()
-	must(t, err)
+	conns := r.limited(t)
 	res := d.Divide(Monotonic(), r.Limits(), conns)
 	must(t, r.WriteShares(&res))
 	return res
@@ -257,13 +269,12 @@ func TestRootLimitOfConnectionsWithoutState(t *testing.T) {
 	for _, p := range [][2]net.Conn{unknown, another} {
 		before := r.Limits()[limitKey].Ended
 		exchange(t, p[0], p[1], 1000)
-		left, err := r.Limited()
-		must(t, err)
+		left := r.limited(t)
 		closeAll(t, p[0], p[1])
 		eventually(t, func() error {
-			conns, err := r.Limited()
-			if sent := r.Limits()[limitKey].Ended - before; err != nil || len(conns) != len(left)-2 || sent < 1000 || sent > 2000 {
-				return fmt.Errorf("%d connections are under the limit, the ended one sent %d bytes, %v", len(conns), sent, err)
+			conns := r.limited(t)
+			if sent := r.Limits()[limitKey].Ended - before; len(conns) != len(left)-2 || sent < 1000 || sent > 2000 {
+				return fmt.Errorf("%d connections are under the limit, the ended one sent %d bytes", len(conns), sent)
 			}
 			return nil
 		})
@@ -312,5 +323,50 @@ func TestRootLimitSurvivesARestart(t *testing.T) {
 	follow(t, client, server)
 	if a, b := pacingOf(t, client), pacingOf(t, server); a != 1e6 || b != 1e6 {
 		t.Errorf("pacing rates %d and %d after a restart with another limit, want half of it each", a, b)
+	}
+}
+
+// Connections under limits are listed in each network namespace as in all at once.
+func TestRootLimitedOfEachNetNS(t *testing.T) {
+	r, cookie := netnsRig(t)
+	r.rules(t, noRules)
+	other := testenv.NetNS(t)
+	addAddresses(t, other)
+	second, err := netns.Cookie(other.Path())
+	must(t, err)
+	must(t, r.SetLimits(nil, map[uint64]limit.Limit{cookie: {Rate: 8e6}, second: {Rate: 4e6}}))
+	must(t, r.limits.close())
+	must(t, r.limits.loadFor(r.maps, r.cgroupID, true))
+	pairs := [][2]net.Conn{pairV4(t, r.ns), pairV4(t, r.ns), pairV4(t, other)}
+	for _, p := range pairs {
+		follow(t, p[0], p[1])
+	}
+	got := map[uint64][]limit.Conn{}
+	for _, ns := range []*testenv.NS{r.ns, other} {
+		ns.Do(t, func() {
+			conns, err := r.Limited()
+			must(t, err)
+			for _, c := range conns {
+				got[c.Rule] = append(got[c.Rule], c)
+			}
+		})
+	}
+	if r.ListsAllLimited() || len(got[cookie]) != 4 || len(got[second]) != 2 {
+		t.Errorf("listed %+v, want 4 connections of %d and 2 of %d", got, cookie, second)
+	}
+	must(t, r.limits.close())
+	must(t, r.limits.load(r.maps, r.cgroupID))
+	if !r.ListsAllLimited() {
+		return // this kernel refuses iterators over maps
+	}
+	all, err := r.Limited()
+	must(t, err)
+	for _, c := range all {
+		if !slices.Contains(got[c.Rule], c) {
+			t.Errorf("%+v is listed with all, and not with its namespace", c)
+		}
+	}
+	if len(all) != 6 {
+		t.Errorf("%d are listed, want 6", len(all))
 	}
 }
