@@ -49,10 +49,9 @@ type Control struct {
 	ByName bool
 	// InsteadOf is a control of Linux that arms: auto excludes if this one is loaded.
 	InsteadOf tcp.CC
-	// VariantOf is a control from which it differs only in a few improvements. Its reward is
-	// expected to be higher by ExpectedLead (natural logarithm of speed); 0 is as good.
-	VariantOf    tcp.CC
-	ExpectedLead float64
+	// VariantOf is a control from which it differs only in a few improvements. It is expected
+	// to be about as good.
+	VariantOf tcp.CC
 	// Modes are the names of the modes that it reports, by number (enum NAME_mode
 	// in its source). Only tcpilot's own report one.
 	Modes []string
@@ -69,8 +68,8 @@ var scalableModes = []string{"slow-start", "avoidance"}
 //
 // tcpilot_bbr3 works like bbr, with a third of its retransmissions, and leaves more to other
 // connections. tcpilot_cubic works like cubic, but soon uses what others have left of the path
-// (docs/design/0036-a-freed-path.md): connections are two percent faster in the mean where others
-// come and go, and the slowest by more; cubic stays an arm beside it
+// (docs/design/0036-a-freed-path.md): the slowest connections are faster where others come
+// and go, and the mean is about the same; cubic stays an arm beside it
 // (docs/design/0026-own-congestion-controls.md). tcpilot_ledbat gives way to all other traffic, and so
 // would never be the best arm. tcpilot_prague is an experiment if the kernel has no accurate ECN.
 var catalogue = []Control{
@@ -78,7 +77,7 @@ var catalogue = []Control{
 	{CC: tcp.CCOf("bbr"), InLinux: true, Preferred: true, Deployed: 3, LossTolerant: true, IgnoresECN: true},
 	{CC: tcp.CCOf("tcpilot_bbr3"), Preferred: true, LossTolerant: true, InsteadOf: tcp.CCOf("bbr"),
 		Modes: []string{"startup", "drain", "probe-down", "probe-cruise", "probe-refill", "probe-up", "probe-rtt"}},
-	{CC: tcp.CCOf("tcpilot_cubic"), Preferred: true, VariantOf: tcp.CCOf("cubic"), ExpectedLead: 0.03,
+	{CC: tcp.CCOf("tcpilot_cubic"), Preferred: true, VariantOf: tcp.CCOf("cubic"),
 		Modes: []string{"slow-start", "freed", "reno", "concave", "convex"}},
 	{CC: tcp.CCOf("tcpilot_dctcp"), Preferred: true, NeedsECN: true, VariantOf: tcp.CCOf("dctcp"), Modes: scalableModes},
 	{CC: tcp.CCOf("dctcp"), InLinux: true, Preferred: true, NeedsECN: true},

@@ -327,14 +327,14 @@ func TestSearchNeedsAGreatFallWhereConnectionsOverlap(t *testing.T) {
 	}
 }
 
-// tcpilot_cubic is expected to be a little better than cubic: as long as slices scatter too
-// much to decide, it gets most of them.
-func TestVariantThatIsExpectedToLead(t *testing.T) {
+// tcpilot_cubic is expected to be about as good as cubic: as long as slices scatter too much to
+// decide, neither gets nearly everything.
+func TestVariantIsExpectedToBeAsGood(t *testing.T) {
 	b := &Belief{Last: start}
 	scatter := func(o *Outcome) { o.Reward += 0.4 * float64(o.Slice/second%3-1) }
 	feedSlices(b, "cubic", 3, 3, 10, scatter)
 	feedSlices(b, "tcpilot_cubic", 3, 3, 10, scatter)
-	if w := beside(t, []string{"cubic", "tcpilot_cubic"}, b); w[1] < 0.9 || w[0] < 0.03 {
+	if w := beside(t, []string{"cubic", "tcpilot_cubic"}, b); min(w[0], w[1]) < 0.4 {
 		t.Errorf("shares %v", w)
 	}
 }

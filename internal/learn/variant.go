@@ -6,7 +6,7 @@ import "math"
 // (congestion.Control.VariantOf).
 
 const (
-	// likeness is the standard deviation expected around the lead of a variant.
+	// likeness is the standard deviation of what a variant is expected to be ahead or behind.
 	likeness = 0.05
 	// contradicts is how many standard deviations the observed difference must lie from 0 for
 	// this expectation to be given up.
@@ -17,14 +17,14 @@ const (
 // c, a variant of the default, and the default's. calm is the standard deviation to use if
 // observations contradict what is expected of the variant.
 func (c *candidate) ahead(base *candidate, calm float64) (mean, sd float64) {
-	mean, variance := c.ExpectedLead, likeness*likeness
+	variance := likeness * likeness
 	if c.weight > 0 && base.weight > 0 {
 		seen := c.seen + c.price - base.seen - base.price
 		of := c.scale/c.weight + base.scale/base.weight
 		if seen*seen > contradicts*contradicts*(variance+of) {
-			mean, variance = 0, calm*calm // as any other arm
+			variance = calm * calm // as any other arm
 		}
-		mean = (seen*variance + mean*of) / (variance + of)
+		mean = seen * variance / (variance + of)
 		variance *= of / (variance + of)
 	}
 	return mean, math.Sqrt(variance)
