@@ -116,6 +116,34 @@ func TestAVariantThatComesBackSharesNothing(t *testing.T) {
 	}
 }
 
+// What was known of a variant when its last pod left is not restored over what it has learned since it came back.
+func TestAVariantThatCameBackKeepsWhatItLearns(t *testing.T) {
+	base := learnRule("web", func(r *policy.Rule) { r.Rollout, r.Learn.HoldOut = 0.5, 0.1 })
+	pods := policy.Resolver{Pods: func(*pod.Match) []uint64 { return []uint64{9} }}
+	with, err := policy.WithPodControls([]policy.Rule{base}, []tcp.CC{bbr})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := newWorld(t, nil)
+	set := func(set func([]policy.Rule, policy.Resolver, int64) error, rules []policy.Rule) {
+		t.Helper()
+		if err := set(rules, pods, w.now); err != nil {
+			t.Fatal(err)
+		}
+	}
+	run := func() { w.run(150, guardedHost, allAlike, func(s *tcp.Sample) { s.NetNS = 9 }) }
+	set(w.e.SetVariants, with)
+	run()
+	set(w.e.SetVariants, []policy.Rule{base})
+	set(w.e.SetVariants, with)
+	run()
+	before := *w.e.rules.named("web@bbr").root.compared
+	set(w.e.SetRules, with)
+	if now := w.e.rules.named("web@bbr").root.compared; now == nil || *now != before {
+		t.Errorf("compared %+v, before a reload %+v", now, before)
+	}
+}
+
 // Values that were adapted to a path are stored also if no connection has an outcome.
 func TestPathThatOnlyReceivesIsStored(t *testing.T) {
 	w, store := newStoredWorld(t, learnRule("all", func(r *policy.Rule) { r.Adapt = []tcp.Field{tcp.SynRTO, tcp.InitRwnd} }))

@@ -135,17 +135,17 @@ func (e *Engine) putIntoForce(p *plan, keepRollouts bool, back []StoredPath, now
 	if !keepRollouts {
 		e.endOverrides()
 		e.absent.configure(&e.rules)
-		e.comeBack(back, now)
+		e.comeBack(p.comeBack(), back, now)
 	}
 	e.markAll()
 }
 
 // comeBack restores what is known of rules that are in force again: what is stored, and what was not stored yet.
-func (e *Engine) comeBack(stored []StoredPath, now int64) {
+func (e *Engine) comeBack(rules map[string]bool, stored []StoredPath, now int64) {
 	for _, m := range stored {
 		e.restore(m)
 	}
-	for _, m := range e.saves.back(func(rule string) bool { return e.rules.named(rule) != nil }) {
+	for _, m := range e.saves.back(rules) {
 		if e.restore(m) {
 			e.saves.add(e.rules.named(m.Rule).root)
 		}

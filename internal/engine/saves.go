@@ -38,13 +38,13 @@ func (sv *saves) leave(n *node, m StoredPath) {
 	sv.left = append(sv.left, m)
 }
 
-// back returns what is known of rules that are in force again, and that the store may not have. The caller notes their roots as changed.
-func (sv *saves) back(inForce func(rule string) bool) (paths []StoredPath) {
+// back returns what is known of rules that come back, and that the store may not have. The caller notes their roots as changed.
+func (sv *saves) back(rules map[string]bool) (paths []StoredPath) {
 	sv.left = slices.DeleteFunc(sv.left, func(m StoredPath) bool {
-		if inForce(m.Rule) {
+		if rules[m.Rule] {
 			paths = append(paths, m)
 		}
-		return inForce(m.Rule)
+		return rules[m.Rule]
 	})
 	return paths
 }
