@@ -64,6 +64,7 @@ func (d *Daemon) masqueradePods(now time.Time) {
 		}
 		missing, err := podnet.Remasquerade(network, m.latest.MasqueradeExcept, m.devices)
 		if missing == nil && err == nil {
+			delete(p.rewrites, network)
 			continue
 		}
 		next := rewrite{at: now}
@@ -73,7 +74,10 @@ func (d *Daemon) masqueradePods(now time.Time) {
 		switch {
 		case err == nil:
 			d.log.Warn("rules that masquerade pods were missing, and are written again", "network", network, "pods", len(m.devices), "missing", missing)
-		case next.failed != before.failed:
+		case next.failed == before.failed:
+		case missing == nil:
+			d.log.Error("cannot check the rules that masquerade pods", "network", network, "error", err)
+		default:
 			d.log.Error("rules that masquerade pods are missing, and cannot be written again", "network", network, "missing", missing, "error", err)
 		}
 		if p.rewrites == nil {
