@@ -17,7 +17,6 @@ enum {
 	MARK_RECEIVED = 65536,
 	MARK_RATIO = 16,
 	UNMARK_RATIO = 4,
-	ECN_BITS = 3,		/* of the type of service and the traffic class */
 };
 
 /* Whether the connection should be marked from now on. */
