@@ -62,12 +62,13 @@ func (d *Daemon) divideLimits(ctx context.Context) error {
 	var div limit.Divider
 	var followed, again time.Time // again: when to walk once more
 	for {
-		start, used, wait, behind := time.Now(), cpuTime(), tickInterval, false
-		if limits := d.dp.Limits(); len(limits) == 0 {
+		start, wait, behind := time.Now(), tickInterval, false
+		if len(d.dp.Limits()) == 0 {
 			d.limits.latest.Store(nil)
 		} else {
-			d.addOffered(limits)
-			if behind, err = d.divideOnce(&div, limits, &conns); err != nil {
+			conns.search()
+			used := cpuTime()
+			if behind, err = d.divideOnce(&div, &conns); err != nil {
 				return err
 			}
 			wait = max(limitInterval, (cpuTime()-used)*limitBudget)
@@ -85,7 +86,7 @@ func (d *Daemon) divideLimits(ctx context.Context) error {
 		case <-t.C:
 		case <-d.limits.changed:
 			t.Stop()
-			conns.searched = time.Time{}
+			conns.next = time.Time{}
 			d.followLimits(list)
 			again = time.Now().Add(limitFollow) // then those whose handshake is not over yet
 		}
@@ -93,7 +94,9 @@ func (d *Daemon) divideLimits(ctx context.Context) error {
 }
 
 // divideOnce divides all limits, and reports whether some connections do not follow.
-func (d *Daemon) divideOnce(div *limit.Divider, limits map[uint64]limit.Limit, under *limitedConns) (behind bool, err error) {
+func (d *Daemon) divideOnce(div *limit.Divider, under *limitedConns) (behind bool, err error) {
+	limits := d.dp.Limits()
+	d.addOffered(limits)
 	conns, err := under.list(limits)
 	if err != nil {
 		d.log.Debug("connections under rate limits not listed", "error", err)

@@ -64,7 +64,8 @@ func TestRootMasqueradeReturns(t *testing.T) {
 		t.Fatalf("left %q", list)
 	}
 	await(t, "the rules", func() bool { return slices.Equal(masqueraded(t, host), []string{device}) })
-	if text := d.log.String(); strings.Count(text, "rules that masquerade pods were missing, and are written again") != 1 ||
+	await(t, "the log", func() bool { return strings.Contains(d.log.String(), "are written again") })
+	if text := d.log.String(); strings.Count(text, "are written again") != 1 ||
 		!strings.Contains(text, `network=net pods=1 missing="there is no nftables table inet tcpilot-net"`) {
 		t.Errorf("log:\n%s", text)
 	}
