@@ -219,12 +219,16 @@ __u32 BPF_PROG(cubic_ssthresh, struct tcp_sock *tp)
 SEC("struct_ops")
 void BPF_PROG(cubic_set_state, struct tcp_sock *tp, __u8 new_state)
 {
-	if (new_state == TCP_CA_LOSS)
-		cubic_reset(inet_csk_ca(tp));
+	struct cubic *ca = inet_csk_ca(tp);
+
+	if (new_state != TCP_CA_LOSS)
+		return;
+	cubic_reset(ca);
+	ca->undo_share = 0;	/* an undo does not restore the least round trip */
 }
 
 /* The kernel found the reduction spurious: RFC 9438 4.9. It restores ssthresh itself. What is
- * known of the path's share is as before, too. */
+ * known of the path's share is as before, too, but after a timeout. */
 SEC("struct_ops")
 __u32 BPF_PROG(cubic_undo_cwnd, struct tcp_sock *tp)
 {

@@ -147,12 +147,12 @@ static __always_inline void freed_begin(struct cubic *ca, __u32 cwnd, __u32 rtt_
 	ca->freed = false;
 }
 
-/* Whether there was no queue for long enough. */
+/* Whether there was no queue for long enough. The least round trip may become less later. */
 static __always_inline bool calm_for_long(const struct cubic *ca)
 {
 	__u32 n = ca->calm_rounds;
 
-	return n >= CALM_ROUNDS && (n == MOST_CALM_ROUNDS || n * ca->pub.min_rtt_us >= CALM_US);
+	return n >= CALM_ROUNDS && (ca->freed || n == MOST_CALM_ROUNDS || n * ca->pub.min_rtt_us >= CALM_US);
 }
 
 /* A connection that does not use its window says nothing of the queue that it would make. */

@@ -122,6 +122,13 @@ static __always_inline bool cc_chosen(struct tcp_sock *tp, const struct track *t
 	return tcp_ca_chosen(tp) && !t->resume_cwnd && !(t->more_flags & CC_LEFT);
 }
 
+/* Whether the congestion control is the default unless the application or the route has set one, whatever the kernel says: that of an
+ * earlier connection of the socket was replaced by the default after the handshake (restore_cc). */
+static __always_inline bool reads_default(const struct track *t)
+{
+	return t->arm == ARM_DEFAULT || ((t->more_flags & CC_LEFT) && (t->flags & F_ESTABLISHED));
+}
+
 static __always_inline __u16 report_flags(struct tcp_sock *tp, struct cc_words cc,
 					  const struct track *t, const struct runtime_config *cfg)
 {
@@ -132,7 +139,7 @@ static __always_inline __u16 report_flags(struct tcp_sock *tp, struct cc_words c
 		if (!cc_is(cc, cfg->cc[arm]) && (t->flags & F_ESTABLISHED) &&
 		    !(t->flags & (F_HOLD_OUT | F_APP_CC | F_ARM_FAILED)))
 			flags |= F_CC_CHANGED;
-	} else if (cc_chosen(tp, t) || (arm == ARM_DEFAULT && !tcp_ca_default(tp))) {
+	} else if (cc_chosen(tp, t) || (reads_default(t) && !tcp_ca_default(tp))) {
 		flags |= F_APP_CC;	/* tcpilot set nothing, so the application or the route did */
 	}
 	if (arm == ARM_DEFAULT)

@@ -12,14 +12,22 @@
 #include "clamp.bpf.h"
 #include "report.bpf.h"
 
-/* Whether tcpilot has set the connection's present congestion control. */
+/* Whether tcpilot has set the connection's present congestion control, which it does once the handshake is over. */
 static __always_inline bool cc_was_set(struct tcp_sock *tp, const struct track *t, const struct runtime_config *cfg)
 {
+	const struct timeout_answer *a;
+	struct cc_words name;
 	__u32 arm = t->arm;
 
-	if (!tcp_ca_chosen(tp) || (t->flags & F_APP_CC))
+	if (!tcp_ca_chosen(tp) || !(t->flags & F_ESTABLISHED) || (t->flags & F_APP_CC))
 		return false;
-	return t->resume_cwnd || (t->flags & F_CC_CHANGED) || (bounded(arm, MAX_CC) && cc_is(tcp_ca_name(tp), cfg->cc[arm]));
+	name = tcp_ca_name(tp);
+	if (bounded(arm, MAX_CC) && cc_is(name, cfg->cc[arm]))
+		return true;
+	if (t->resume_cwnd && tcp_ca_default(tp))	/* it was exchanged for a moment (set_window) */
+		return true;
+	a = t->flags & F_CC_CHANGED ? bpf_map_lookup_elem(&timeout_answers, &t->class) : NULL;
+	return a && cc_is(name, a->cc);
 }
 
 /* The connection of a socket that may begin another one is over. l is NULL if its state is in a slot. Not inlined: most sockets do not. */

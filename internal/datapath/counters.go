@@ -153,7 +153,8 @@ type ClassCount struct{ Outgoing, Incoming uint64 }
 
 const maxClassCounts = uint32(abiAbiLimitsMAX_CLASS_COUNTS)
 
-// ClassCounts returns the counts of classes since their rules came into force in this process; class 0 is connections without a rule.
+// ClassCounts returns the counts of classes since their rules came into force in this process. Class 0 is connections without a rule, since
+// the programs were loaded.
 // Classes whose ids are equal modulo 1024 share a place. Two of them are in force together only if one rule has stayed the same while others
 // were changed that often.
 func (d *Datapath) ClassCounts(classes []uint32) ([]ClassCount, error) {

@@ -63,6 +63,7 @@ func (d *Datapath) loadLimits() {
 func (l *limits) load(m *sockopsMaps, cgroup uint64) error {
 	err := l.loadFor(m, cgroup, false)
 	if errors.Is(err, unix.EPERM) {
+		_ = l.close() // what it has loaded
 		err = l.loadFor(m, cgroup, true)
 	}
 	return err

@@ -339,6 +339,34 @@ func TestRootRefusedSocketHasNothingLeft(t *testing.T) {
 	}
 }
 
+// TestRootRefusedSocketKeepsItsChoice: a congestion control that the application set before a connection that was refused is its
+// choice in the next one, also if the policy drew the same.
+func TestRootRefusedSocketKeepsItsChoice(t *testing.T) {
+	r := newRig(t)
+	l := listen(t, r.ns, "127.0.0.1:0", nil)
+	to := &unix.SockaddrInet4{Port: int(addrPort(l.Addr()).Port()), Addr: [4]byte{127, 0, 0, 1}}
+	must(t, l.Close())
+	r.policy(t, arms(arm("reno", 1<<16)))
+	var fd int
+	r.ns.Do(t, func() {
+		var err error
+		fd, err = unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+		must(t, err)
+		must(t, unix.SetsockoptString(fd, unix.IPPROTO_TCP, unix.TCP_CONGESTION, "reno"))
+		if err := unix.Connect(fd, to); err != unix.ECONNREFUSED {
+			t.Errorf("connect: %v", err)
+		}
+	})
+	t.Cleanup(func() { must(t, unix.Close(fd)) })
+	r.policy(t, func(p *path.Policy) { p.HoldOut = 1 << 16 })
+	listen(t, r.ns, l.Addr().String(), nil)
+	must(t, unix.SetNonblock(fd, false))
+	must(t, unix.Connect(fd, to))
+	if got := ccOf(t, connOf(t, dup(t, fd))); got != "reno" {
+		t.Errorf("the second connection has %s, want reno", got)
+	}
+}
+
 // TestRootReusedSocketHasNoMarksLeft: the same of the priority and DSCP of a connection that mostly received.
 func TestRootReusedSocketHasNoMarksLeft(t *testing.T) {
 	r := newRig(t)
