@@ -224,7 +224,7 @@ struct runtime_config {		/* what each connection needs first, in one cache line 
 	__u32 num_cc;
 	__u64 slice_key[2];	/* key of the draw of each slice; hosts may share it */
 	__u64 interval_ns;	/* age from which the iterator reports; 0: never */
-	__u64 rules_ns;		/* CLOCK_MONOTONIC; when the rule table came into force */
+	__u64 rules_ns;		/* CLOCK_MONOTONIC; when the rules became others: see has_same_rule */
 	__u8 inherited[MAX_INHERITED][CC_NAME];	/* defaults of new network namespaces */
 	__u8 cc[MAX_CC][CC_NAME];
 };

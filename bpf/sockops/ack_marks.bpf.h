@@ -8,6 +8,7 @@
 
 #include "ack_values.bpf.h"
 #include "report.bpf.h"
+#include "same_rule.bpf.h"
 
 #define ACK_MARK_BITS (1ULL << FIELD_ACK_PRIORITY | 1ULL << FIELD_ACK_DSCP)
 
@@ -41,8 +42,7 @@ static __noinline void mark_acks(struct tcp_sock *tp, struct live_conn *l, const
 
 	if (t->flags & (F_HOLD_OUT | F_ADOPTED))
 		return;
-	/* Under newer rules, the connection may have another class, or be left alone. */
-	if (p && p->hold_out < 1 << 16 && t->start_ns >= cfg->rules_ns && mostly_receives(l, now))
+	if (p && p->hold_out < 1 << 16 && has_same_rule(tp, t, cfg) && mostly_receives(l, now))
 		set = p->set & ~cfg->yield;
 	if (set & (1ULL << FIELD_ACK_PRIORITY))
 		priority = p->value[FIELD_ACK_PRIORITY];

@@ -25,6 +25,7 @@
 #include "notsent_lowat.bpf.h"
 #include "peer_listen.bpf.h"
 #include "policy.bpf.h"
+#include "same_rule.bpf.h"
 #include "undo.bpf.h"
 
 struct bpf_iter_meta {
@@ -145,9 +146,8 @@ static __always_inline void follow_clamp(struct tcp_sock *tp, struct track *t,
 
 	if (share == t->clamp)
 		return;
-	/* Under newer rules, the connection may have another class, or be left alone. */
-	if (!t->clamp && (t->start_ns < cfg->rules_ns || (cfg->yield & CLAMP_BIT) ||
-			  (t->flags & (F_HOLD_OUT | F_ADOPTED))))
+	if (!t->clamp && ((cfg->yield & CLAMP_BIT) || (t->flags & (F_HOLD_OUT | F_ADOPTED)) ||
+			  !has_same_rule(tp, t, cfg)))
 		return;
 	follow_share(tp, tp, t, share);
 }

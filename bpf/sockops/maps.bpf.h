@@ -73,6 +73,15 @@ struct {
 	__type(value, struct rule_set);
 } cgroup_rules SEC(".maps"), netns_rules SEC(".maps");
 
+/* When the rules of a network namespace became others, by its cookie (CLOCK_MONOTONIC), if later than runtime_config.rules_ns. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 4096);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, __u64);
+	__type(value, __u64);
+} netns_rules_ns SEC(".maps");
+
 /* What each network namespace owns (fields and YIELD_CC), by its cookie. Read only if
  * runtime_config.yield is not 0. */
 struct {

@@ -21,6 +21,7 @@
 
 #include "init_cwnd.bpf.h"
 #include "policy.bpf.h"
+#include "same_rule.bpf.h"
 
 #define RESUME_BIT (1ULL << FIELD_RESUME_CWND)
 
@@ -109,14 +110,14 @@ static __always_inline bool recovers(struct tcp_sock *tp)
 	return tcp_ca_state(tp) >= TCP_CA_RECOVERY;
 }
 
-/* Whether the connection is so young that its first sample is still to come, and no newer rules are in force. */
-static __always_inline bool begins_still(const struct track *t)
+/* Whether the connection is so young that its first sample is still to come, and it has the rule that it began with. */
+static __always_inline bool begins_still(struct tcp_sock *tp, const struct track *t)
 {
 	struct runtime_config *cfg;
 	__u32 zero = 0;
 
 	cfg = bpf_map_lookup_elem(&runtime_config, &zero);
-	return cfg && t->start_ns >= cfg->rules_ns &&
+	return cfg && has_same_rule(tp, t, cfg) &&
 	       (!cfg->interval_ns || bpf_ktime_get_ns() - t->start_ns < cfg->interval_ns);
 }
 
@@ -129,7 +130,7 @@ static __always_inline void jump(struct bpf_sock_ops *skops, struct tcp_sock *tp
 	if (tp->write_seq - tp->snd_nxt < tp->snd_cwnd / 2 * tp->mss_cache)
 		return;
 	t->resume_phase = RESUME_NORMAL;
-	want = path_confirmed(tp) && begins_still(t) ? resume_share(tp, t) : 0;
+	want = path_confirmed(tp) && begins_still(tp, t) ? resume_share(tp, t) : 0;
 	if (!want)
 		return;
 	/* From then on the kernel takes the control for one that the application chose (cc_chosen). */

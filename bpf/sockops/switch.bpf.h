@@ -9,6 +9,7 @@
 #include "owned.bpf.h"
 #include "policy.bpf.h"
 #include "report.bpf.h"
+#include "same_rule.bpf.h"
 
 /* How often a connection looks for its policy, at most. */
 #define SWITCH_LOOK_US (100 * 1000)
@@ -75,15 +76,14 @@ static __always_inline void await_switch(struct bpf_sock_ops *skops, struct trac
 }
 
 /* Whether a connection is to look for its policy now. */
-static __always_inline bool looks_now(struct track *t, const struct runtime_config *cfg)
+static __always_inline bool looks_now(struct tcp_sock *tp, struct track *t, const struct runtime_config *cfg)
 {
 	__u32 jiffies = bpf_jiffies64();
 
 	if (!t->looked_at || jiffies_us((__u16)(jiffies - t->looked_at)) < SWITCH_LOOK_US)
 		return false;
-	/* Under newer rules, the connection may have another class, or be left alone. */
-	if (t->arm == NO_ARM || keeps_arm(t) || t->start_ns < cfg->rules_ns ||
-	    (t->flags & (F_HOLD_OUT | F_APP_CC | F_ARM_FAILED)))
+	if (t->arm == NO_ARM || keeps_arm(t) || (t->flags & (F_HOLD_OUT | F_APP_CC | F_ARM_FAILED)) ||
+	    !has_same_rule(tp, t, cfg))
 		return false;
 	t->looked_at = (__u16)jiffies ?: 1;
 	return true;
@@ -98,7 +98,7 @@ static __always_inline void switch_running(struct bpf_sock_ops *skops, struct tc
 	__u64 now;
 
 	cfg = bpf_map_lookup_elem(&runtime_config, &zero);
-	if (!cfg || !looks_now(t, cfg) || cc_is_owned(tp, t, cfg))
+	if (!cfg || !looks_now(tp, t, cfg) || cc_is_owned(tp, t, cfg))
 		return;
 	now = bpf_ktime_get_ns();
 	p = conn_policy(tp, t->class, now);

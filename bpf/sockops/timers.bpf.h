@@ -6,6 +6,7 @@
 #define TCPILOT_TIMERS_BPF_H
 
 #include "report.bpf.h"
+#include "same_rule.bpf.h"
 
 enum {
 	KERNEL_TIMER_US = 200000,	/* TCP_RTO_MIN, TCP_DELACK_MAX */
@@ -46,8 +47,7 @@ static __always_inline __u32 follow_timer(struct tcp_sock *tp, const struct trac
 
 	if (now == was || has != was || (t->flags & (F_HOLD_OUT | F_ADOPTED)))
 		return given;
-	/* Under newer rules, the connection may have another class, or be left alone. */
-	if (now < was && (t->start_ns < cfg->rules_ns || !may_shorten))
+	if (now < was && (!may_shorten || !has_same_rule(tp, t, cfg)))
 		return given;
 	return change_timer(tp, tp, option, has, was, us);
 }

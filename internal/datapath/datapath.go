@@ -74,7 +74,8 @@ type Datapath struct {
 	loading sync.Mutex // users' objects are loaded one at a time; lock it before mu
 	mu      sync.Mutex // do nothing slow under it: renewing the lease needs it
 	config  abiRuntimeConfig
-	table   writtenTable          // in force, as this process has written it
+	table   writtenTable // in force, as this process has written it
+	changes netnsChanges
 	begun   map[uint32]ClassCount // by class: what its place had counted before, of another class
 	flows   flows
 	limits  limits

@@ -29,6 +29,7 @@ const (
 	iterMapLocalRules     = "local_rules"
 	iterMapNetnsReceive   = "netns_receive"
 	iterMapNetnsRules     = "netns_rules"
+	iterMapNetnsRulesNs   = "netns_rules_ns"
 	iterMapNetnsYields    = "netns_yields"
 	iterMapOwnLowat       = "own_lowat"
 	iterMapPathPolicies   = "path_policies"
@@ -116,6 +117,7 @@ type iterMapSpecs struct {
 	LocalRules    *ebpf.MapSpec `ebpf:"local_rules"`
 	NetnsReceive  *ebpf.MapSpec `ebpf:"netns_receive"`
 	NetnsRules    *ebpf.MapSpec `ebpf:"netns_rules"`
+	NetnsRulesNs  *ebpf.MapSpec `ebpf:"netns_rules_ns"`
 	NetnsYields   *ebpf.MapSpec `ebpf:"netns_yields"`
 	OwnLowat      *ebpf.MapSpec `ebpf:"own_lowat"`
 	PathPolicies  *ebpf.MapSpec `ebpf:"path_policies"`
@@ -175,6 +177,7 @@ type iterMaps struct {
 	LocalRules    *ebpf.Map `ebpf:"local_rules"`
 	NetnsReceive  *ebpf.Map `ebpf:"netns_receive"`
 	NetnsRules    *ebpf.Map `ebpf:"netns_rules"`
+	NetnsRulesNs  *ebpf.Map `ebpf:"netns_rules_ns"`
 	NetnsYields   *ebpf.Map `ebpf:"netns_yields"`
 	OwnLowat      *ebpf.Map `ebpf:"own_lowat"`
 	PathPolicies  *ebpf.Map `ebpf:"path_policies"`
@@ -204,6 +207,7 @@ func (m *iterMaps) Close() error {
 		m.LocalRules,
 		m.NetnsReceive,
 		m.NetnsRules,
+		m.NetnsRulesNs,
 		m.NetnsYields,
 		m.OwnLowat,
 		m.PathPolicies,

@@ -28,6 +28,7 @@ const (
 	limitsMapLocalRules          = "local_rules"
 	limitsMapNetnsReceive        = "netns_receive"
 	limitsMapNetnsRules          = "netns_rules"
+	limitsMapNetnsRulesNs        = "netns_rules_ns"
 	limitsMapNetnsYields         = "netns_yields"
 	limitsMapOwnLowat            = "own_lowat"
 	limitsMapPathPolicies        = "path_policies"
@@ -110,6 +111,7 @@ type limitsMapSpecs struct {
 	LocalRules    *ebpf.MapSpec `ebpf:"local_rules"`
 	NetnsReceive  *ebpf.MapSpec `ebpf:"netns_receive"`
 	NetnsRules    *ebpf.MapSpec `ebpf:"netns_rules"`
+	NetnsRulesNs  *ebpf.MapSpec `ebpf:"netns_rules_ns"`
 	NetnsYields   *ebpf.MapSpec `ebpf:"netns_yields"`
 	OwnLowat      *ebpf.MapSpec `ebpf:"own_lowat"`
 	PathPolicies  *ebpf.MapSpec `ebpf:"path_policies"`
@@ -164,6 +166,7 @@ type limitsMaps struct {
 	LocalRules    *ebpf.Map `ebpf:"local_rules"`
 	NetnsReceive  *ebpf.Map `ebpf:"netns_receive"`
 	NetnsRules    *ebpf.Map `ebpf:"netns_rules"`
+	NetnsRulesNs  *ebpf.Map `ebpf:"netns_rules_ns"`
 	NetnsYields   *ebpf.Map `ebpf:"netns_yields"`
 	OwnLowat      *ebpf.Map `ebpf:"own_lowat"`
 	PathPolicies  *ebpf.Map `ebpf:"path_policies"`
@@ -192,6 +195,7 @@ func (m *limitsMaps) Close() error {
 		m.LocalRules,
 		m.NetnsReceive,
 		m.NetnsRules,
+		m.NetnsRulesNs,
 		m.NetnsYields,
 		m.OwnLowat,
 		m.PathPolicies,

@@ -28,6 +28,7 @@ const (
 	releaseMapLocalRules      = "local_rules"
 	releaseMapNetnsReceive    = "netns_receive"
 	releaseMapNetnsRules      = "netns_rules"
+	releaseMapNetnsRulesNs    = "netns_rules_ns"
 	releaseMapNetnsYields     = "netns_yields"
 	releaseMapOwnLowat        = "own_lowat"
 	releaseMapPathPolicies    = "path_policies"
@@ -106,6 +107,7 @@ type releaseMapSpecs struct {
 	LocalRules    *ebpf.MapSpec `ebpf:"local_rules"`
 	NetnsReceive  *ebpf.MapSpec `ebpf:"netns_receive"`
 	NetnsRules    *ebpf.MapSpec `ebpf:"netns_rules"`
+	NetnsRulesNs  *ebpf.MapSpec `ebpf:"netns_rules_ns"`
 	NetnsYields   *ebpf.MapSpec `ebpf:"netns_yields"`
 	OwnLowat      *ebpf.MapSpec `ebpf:"own_lowat"`
 	PathPolicies  *ebpf.MapSpec `ebpf:"path_policies"`
@@ -160,6 +162,7 @@ type releaseMaps struct {
 	LocalRules    *ebpf.Map `ebpf:"local_rules"`
 	NetnsReceive  *ebpf.Map `ebpf:"netns_receive"`
 	NetnsRules    *ebpf.Map `ebpf:"netns_rules"`
+	NetnsRulesNs  *ebpf.Map `ebpf:"netns_rules_ns"`
 	NetnsYields   *ebpf.Map `ebpf:"netns_yields"`
 	OwnLowat      *ebpf.Map `ebpf:"own_lowat"`
 	PathPolicies  *ebpf.Map `ebpf:"path_policies"`
@@ -188,6 +191,7 @@ func (m *releaseMaps) Close() error {
 		m.LocalRules,
 		m.NetnsReceive,
 		m.NetnsRules,
+		m.NetnsRulesNs,
 		m.NetnsYields,
 		m.OwnLowat,
 		m.PathPolicies,

@@ -28,6 +28,7 @@ const (
 	resumeMapLocalRules       = "local_rules"
 	resumeMapNetnsReceive     = "netns_receive"
 	resumeMapNetnsRules       = "netns_rules"
+	resumeMapNetnsRulesNs     = "netns_rules_ns"
 	resumeMapNetnsYields      = "netns_yields"
 	resumeMapOwnLowat         = "own_lowat"
 	resumeMapPathPolicies     = "path_policies"
@@ -112,6 +113,7 @@ type resumeMapSpecs struct {
 	LocalRules    *ebpf.MapSpec `ebpf:"local_rules"`
 	NetnsReceive  *ebpf.MapSpec `ebpf:"netns_receive"`
 	NetnsRules    *ebpf.MapSpec `ebpf:"netns_rules"`
+	NetnsRulesNs  *ebpf.MapSpec `ebpf:"netns_rules_ns"`
 	NetnsYields   *ebpf.MapSpec `ebpf:"netns_yields"`
 	OwnLowat      *ebpf.MapSpec `ebpf:"own_lowat"`
 	PathPolicies  *ebpf.MapSpec `ebpf:"path_policies"`
@@ -166,6 +168,7 @@ type resumeMaps struct {
 	LocalRules    *ebpf.Map `ebpf:"local_rules"`
 	NetnsReceive  *ebpf.Map `ebpf:"netns_receive"`
 	NetnsRules    *ebpf.Map `ebpf:"netns_rules"`
+	NetnsRulesNs  *ebpf.Map `ebpf:"netns_rules_ns"`
 	NetnsYields   *ebpf.Map `ebpf:"netns_yields"`
 	OwnLowat      *ebpf.Map `ebpf:"own_lowat"`
 	PathPolicies  *ebpf.Map `ebpf:"path_policies"`
@@ -195,6 +198,7 @@ func (m *resumeMaps) Close() error {
 		m.LocalRules,
 		m.NetnsReceive,
 		m.NetnsRules,
+		m.NetnsRulesNs,
 		m.NetnsYields,
 		m.OwnLowat,
 		m.PathPolicies,

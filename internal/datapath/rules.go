@@ -2,7 +2,6 @@ package datapath
 
 import (
 	"fmt"
-	"maps"
 	"slices"
 
 	"github.com/cilium/ebpf"
@@ -35,8 +34,9 @@ func (d *Datapath) WriteRules(t *class.Table) error {
 	before := d.config
 	d.config.Bank = bank
 	table := newWrittenTable(t)
-	if !d.table.sameRules(&table) {
-		d.config.RulesNs = uint64(monotonic())
+	if err := d.noteChanges(&table); err != nil {
+		d.config = before
+		return fmt.Errorf("write rules: %w", err)
 	}
 	if err := d.putConfig(); err != nil {
 		d.config = before
@@ -49,65 +49,6 @@ func (d *Datapath) WriteRules(t *class.Table) error {
 		d.log.Warn("events of removed rules stay counted", "error", err)
 	}
 	return nil
-}
-
-// writtenTable is what tells whether running connections may have another rule under a later table.
-type writtenTable struct {
-	classes       []uint32
-	anyNetNS      class.Set
-	cgroup, netns map[uint64]class.Set
-}
-
-func newWrittenTable(t *class.Table) writtenTable {
-	w := writtenTable{anyNetNS: t.AnyNetNS, cgroup: maps.Clone(t.Cgroup), netns: maps.Clone(t.NetNS)}
-	if t.Dims&class.DimNetNS == 0 {
-		w.anyNetNS = class.Full(len(t.Classes))
-	}
-	for _, c := range t.Classes {
-		w.classes = append(w.classes, c.ID)
-	}
-	return w
-}
-
-// of lists the classes of a set of rules, without some.
-func (w *writtenTable) of(s class.Set, without map[uint32]bool) (classes []uint32) {
-	for i, id := range w.classes {
-		if s.Has(i) && !without[id] {
-			classes = append(classes, id)
-		}
-	}
-	return classes
-}
-
-// notIn is the classes that another table does not have.
-func (w *writtenTable) notIn(other *writtenTable) map[uint32]bool {
-	missing := map[uint32]bool{}
-	for _, id := range w.classes {
-		missing[id] = true
-	}
-	for _, id := range other.classes {
-		delete(missing, id)
-	}
-	return missing
-}
-
-// sameRules reports whether a later table has the same rules for the cgroups and namespaces that both know: others have come or gone, and
-// running connections go on following their rules. Rules that only namespaces satisfy that one of the tables does not know may have come or gone
-// too: those for the congestion controls that pods ask for. A class is that of the same rule in both tables.
-func (w *writtenTable) sameRules(later *writtenTable) bool {
-	gone, added := w.notIn(later), later.notIn(w)
-	if len(w.classes) == 0 && len(added) > 0 || !slices.Equal(w.of(w.anyNetNS, nil), later.of(later.anyNetNS, nil)) {
-		return false // the first is that of another process
-	}
-	changed := func(before, now map[uint64]class.Set, gone, added map[uint32]bool) bool {
-		for id, set := range before {
-			if next, has := now[id]; has && !slices.Equal(w.of(set, gone), later.of(next, added)) {
-				return true
-			}
-		}
-		return false
-	}
-	return !changed(w.cgroup, later.cgroup, gone, added) && !changed(w.netns, later.netns, nil, nil)
 }
 
 func ruleSet(s class.Set) abiRuleSet { return abiRuleSet{Word: s} }

@@ -31,6 +31,7 @@ const (
 	sockopsMapMptcpEnds        = "mptcp_ends"
 	sockopsMapNetnsReceive     = "netns_receive"
 	sockopsMapNetnsRules       = "netns_rules"
+	sockopsMapNetnsRulesNs     = "netns_rules_ns"
 	sockopsMapNetnsYields      = "netns_yields"
 	sockopsMapOwnLowat         = "own_lowat"
 	sockopsMapPathPolicies     = "path_policies"
@@ -134,6 +135,7 @@ type sockopsMapSpecs struct {
 	MptcpEnds      *ebpf.MapSpec `ebpf:"mptcp_ends"`
 	NetnsReceive   *ebpf.MapSpec `ebpf:"netns_receive"`
 	NetnsRules     *ebpf.MapSpec `ebpf:"netns_rules"`
+	NetnsRulesNs   *ebpf.MapSpec `ebpf:"netns_rules_ns"`
 	NetnsYields    *ebpf.MapSpec `ebpf:"netns_yields"`
 	OwnLowat       *ebpf.MapSpec `ebpf:"own_lowat"`
 	PathPolicies   *ebpf.MapSpec `ebpf:"path_policies"`
@@ -201,6 +203,7 @@ type sockopsMaps struct {
 	MptcpEnds      *ebpf.Map `ebpf:"mptcp_ends"`
 	NetnsReceive   *ebpf.Map `ebpf:"netns_receive"`
 	NetnsRules     *ebpf.Map `ebpf:"netns_rules"`
+	NetnsRulesNs   *ebpf.Map `ebpf:"netns_rules_ns"`
 	NetnsYields    *ebpf.Map `ebpf:"netns_yields"`
 	OwnLowat       *ebpf.Map `ebpf:"own_lowat"`
 	PathPolicies   *ebpf.Map `ebpf:"path_policies"`
@@ -237,6 +240,7 @@ func (m *sockopsMaps) Close() error {
 		m.MptcpEnds,
 		m.NetnsReceive,
 		m.NetnsRules,
+		m.NetnsRulesNs,
 		m.NetnsYields,
 		m.OwnLowat,
 		m.PathPolicies,

@@ -13,6 +13,9 @@ import (
 // switchLook is longer than the time between two looks of a connection for its policy (SWITCH_LOOK_US).
 const switchLook = 120 * time.Millisecond
 
+// keptAtSwitches reports whether a connection is of the share that keeps its congestion control (keeps_arm).
+func keptAtSwitches(c net.Conn) bool { return cookieOf(c)*0x9e3779b97f4a7c15>>60 == 0 }
+
 // Running connections get the better congestion control with one of the next round trips, if theirs is one that
 // the policy replaces. An application's own choice, the hold-out, and a share of the others
 // keep theirs.
@@ -37,7 +40,7 @@ func TestRootRunningConnectionsAreSwitched(t *testing.T) {
 		t.Helper()
 		for range 1000 {
 			c, s = r.pair(t, "127.0.0.1:0")
-			if cookieOf(c)*0x9e3779b97f4a7c15>>60 == 0 == kept {
+			if keptAtSwitches(c) == kept {
 				exchange(t, c, s, 1000)
 				return c, s
 			}
