@@ -9,9 +9,10 @@
  * It differs from the kernel's cubic where others have left the path. If a connection met the
  * queue of others when a delay ended its slow start, or at its last loss, its window says little
  * once they are gone: the kernel's takes many seconds to leave a window of 30 packets on an
- * empty path for 400. Here the round trips tell. If they show no queue for 0.6 s, and the window
- * is more than the connection's share of the path was at that time, it grows by 12.5 % per round
- * trip. This pauses with the first round that shows a queue, so that little is taken from others.
+ * empty path for 400. Here the round trips tell. If they show no queue for 0.6 s (or for 255 round
+ * trips, if that is shorter), and the window is more than the connection's share of the path was at
+ * that time, it grows by 12.5 % per round trip. This pauses with the first round that shows a queue,
+ * so that little is taken from others.
  * After a loss without a queue (random loss, a shallow buffer, a mark for a short queue) the
  * window is the kernel's.
  *

@@ -2,6 +2,8 @@
 /* Sockets that begin another connection (connect to AF_UNSPEC, then connect). The kernel keeps the congestion control, the clamp of the
  * congestion window, TCP_NOTSENT_LOWAT, priority and DSCP of the first connection (tcp_disconnect). What of that tcpilot set is taken
  * back, and does not count as the application's choice. If the application has set the same congestion control meanwhile, that is not noticed.
+ * A connection that was shut down both ways, and then reset by connect to AF_UNSPEC, looks like one that is being closed (may_be_reused):
+ * its socket keeps what it was given.
  *
  * Needs the map given_values of the including object.
  */

@@ -2,6 +2,7 @@ package daemon
 
 import (
 	"errors"
+	"fmt"
 	"io/fs"
 	"time"
 
@@ -19,8 +20,9 @@ const limitSearch = 5 * time.Second
 type limitedConns struct {
 	d     *Daemon
 	netns *host.NetNSList
-	found map[uint64]bool // the cookies of the namespaces in which there were some
-	next  time.Time       // when all namespaces are searched
+	// By the cookies of namespaces, of the last search: those in which there were some, and those that cannot be listed.
+	found, failed map[uint64]bool
+	next          time.Time // when all namespaces are searched
 }
 
 // search finds the network namespaces in which connections are under limits, if that was long ago. It is apart from list, because that
@@ -30,47 +32,55 @@ func (l *limitedConns) search() {
 		return
 	}
 	used := cpuTime()
-	l.found = map[uint64]bool{}
-	err := l.visit(func(ns host.NetNS) bool { return true }, func(ns host.NetNS, conns []limit.Conn) {
-		if len(conns) > 0 {
+	namespaces, _, err := l.netns.Poll()
+	if err != nil {
+		l.d.log.Debug("connections under rate limits not searched for", "error", err)
+		return
+	}
+	l.found, l.failed = map[uint64]bool{}, map[uint64]bool{}
+	for _, ns := range namespaces {
+		switch conns, err := l.in(ns); {
+		case err != nil:
+			l.failed[ns.Cookie] = true
+			l.d.log.Debug("cannot list the connections under rate limits of a network namespace", "netns", ns.Path, "error", err)
+		case len(conns) > 0:
 			l.found[ns.Cookie] = true
 		}
-	})
-	if err != nil {
-		l.d.log.Debug("connections under rate limits not found", "error", err)
 	}
 	l.next = time.Now().Add(max(limitSearch, (cpuTime()-used)*limitBudget))
 }
 
-// list lists them.
+// list lists them. After an error, they are searched for again.
 func (l *limitedConns) list(limits map[uint64]limit.Limit) (all []limit.Conn, err error) {
 	if l.d.dp.ListsAllLimited() {
 		return l.d.dp.Limited()
 	}
-	err = l.visit(func(ns host.NetNS) bool {
-		_, own := limits[ns.Cookie]
-		return own || l.found[ns.Cookie]
-	}, func(_ host.NetNS, conns []limit.Conn) { all = append(all, conns...) })
-	return all, err
-}
-
-func (l *limitedConns) visit(which func(host.NetNS) bool, use func(host.NetNS, []limit.Conn)) error {
 	namespaces, _, err := l.netns.Poll()
 	if err != nil {
-		return err
+		return nil, err
 	}
 	for _, ns := range namespaces {
-		if !which(ns) {
+		if _, own := limits[ns.Cookie]; l.failed[ns.Cookie] || !own && !l.found[ns.Cookie] {
 			continue
 		}
-		err := inNetNS(ns, func() error {
-			conns, err := l.d.dp.Limited()
-			use(ns, conns)
-			return err
-		})
-		if err != nil && !errors.Is(err, fs.ErrNotExist) {
-			l.d.log.Debug("cannot list the connections under rate limits of a network namespace", "netns", ns.Path, "error", err)
+		conns, err := l.in(ns)
+		if err != nil {
+			l.next = time.Time{}
+			return nil, fmt.Errorf("network namespace %s: %w", ns.Path, err)
 		}
+		all = append(all, conns...)
 	}
-	return nil
+	return all, nil
+}
+
+// in lists those of a namespace; none if it is gone.
+func (l *limitedConns) in(ns host.NetNS) (conns []limit.Conn, err error) {
+	err = inNetNS(ns, func() (err error) {
+		conns, err = l.d.dp.Limited()
+		return err
+	})
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	return conns, err
 }
