@@ -22,6 +22,8 @@ var Metrics = []Metric{
 	{"connection_goodput", "bit/s", "payload over the connection's own time, median of connections", +1, connectionGoodput},
 	{"fct_mean", "s", "completion time of requests and flows, mean", -1, completionMean},
 	{"fct_p50", "s", "completion time of requests and flows, median", -1, completion(0.50)},
+	{"fct_p75", "s", "completion time of requests and flows, 75th percentile", -1, completion(0.75)},
+	{"fct_p90", "s", "completion time of requests and flows, 90th percentile", -1, completion(0.90)},
 	{"fct_p95", "s", "completion time of requests and flows, 95th percentile", -1, completion(0.95)},
 	{"fct_p99", "s", "completion time of requests and flows, 99th percentile", -1, completion(0.99)},
 	{"requests_per_second", "1/s", "requests and flows completed over the time of the round's traffic", +1, requestsPerSecond},

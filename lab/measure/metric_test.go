@@ -51,6 +51,8 @@ func TestOf(t *testing.T) {
 		"connection_goodput":     8e6,            // of 8, 24 and 4 Mbit/s
 		"fct_mean":               0.4,            // of 0.1, 0.2, 0.3 and 1 s
 		"fct_p50":                0.25,           //
+		"fct_p75":                0.3 + 0.25*0.7, //
+		"fct_p90":                0.3 + 0.7*0.7,  //
 		"fct_p95":                0.3 + 0.85*0.7, //
 		"fct_p99":                0.3 + 0.97*0.7, // 2.97 of the way from the first to the fourth
 		"requests_per_second":    0.4,            //
@@ -100,7 +102,7 @@ func TestGroups(t *testing.T) {
 		"rtt_inflation": 3.5, "jain": 32 * 32 / (2 * (64. + 576)), "rtos": 3,
 	})
 	same(t, "web/small", groups["web/small"], map[string]float64{
-		"goodput": 4e6, "connection_goodput": 4e6, "fct_mean": 0.4, "fct_p50": 0.25, "fct_p95": 0.3 + 0.85*0.7, "fct_p99": 0.3 + 0.97*0.7,
+		"goodput": 4e6, "connection_goodput": 4e6, "fct_mean": 0.4, "fct_p50": 0.25, "fct_p75": 0.3 + 0.25*0.7, "fct_p90": 0.3 + 0.7*0.7, "fct_p95": 0.3 + 0.85*0.7, "fct_p99": 0.3 + 0.97*0.7,
 		"requests_per_second": 2, "connections_per_second": 0, "rtos": 0,
 	})
 }

@@ -9,7 +9,7 @@ import (
 // mean, fct_p95 a quantile. It returns false for other metrics.
 func Completions(metric string) (statistic Completion, ok bool) {
 	_, name := Split(metric)
-	statistic, ok = map[string]Completion{"fct_mean": meanCompletion, "fct_p50": 0.50, "fct_p95": 0.95, "fct_p99": 0.99}[name]
+	statistic, ok = map[string]Completion{"fct_mean": meanCompletion, "fct_p50": 0.50, "fct_p75": 0.75, "fct_p90": 0.90, "fct_p95": 0.95, "fct_p99": 0.99}[name]
 	return statistic, ok
 }
 

@@ -30,7 +30,7 @@ func TestPoolStatistics(t *testing.T) {
 		}
 		p := newPool(rounds)
 		for metric, want := range map[string]float64{
-			"fct_mean": mean(all), "web/later/fct_p50": quantile(all, 0.5), "fct_p95": quantile(all, 0.95), "fct_p99": quantile(all, 0.99),
+			"fct_mean": mean(all), "web/later/fct_p50": quantile(all, 0.5), "fct_p75": quantile(all, 0.75), "fct_p90": quantile(all, 0.9), "fct_p95": quantile(all, 0.95), "fct_p99": quantile(all, 0.99),
 		} {
 			s, ok := Completions(metric)
 			if got := p.statistic(s, weights); !ok || math.Abs(got-want) > 1e-9*want {

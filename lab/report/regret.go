@@ -35,7 +35,7 @@ func (c *CaseRounds) addRegret(s *CaseSummary) {
 // speeds are the primary metrics by which the oracle also has the most goodput. An oracle
 // by another metric, such as round trips, may have less goodput than others, so that a
 // comparison of goodput would not show regret.
-var speeds = []string{"goodput", "connection_goodput", "fct_mean", "fct_p50", "fct_p95", "fct_p99"}
+var speeds = []string{"goodput", "connection_goodput", "fct_mean", "fct_p50", "fct_p75", "fct_p90", "fct_p95", "fct_p99"}
 
 // regret returns the subject's series over its connections, in the order in which they
 // began, or nil if there is no oracle or the oracle is not the best in goodput.
