@@ -147,7 +147,7 @@ const MinRollout = 0.001
 // RolloutRequest asks to change the rollout of a rule.
 type RolloutRequest struct {
 	Rule  string  `json:"rule"`
-	Share float64 `json:"share"` // 0, or MinRollout to 1
+	Share float64 `json:"share"` // 0, or 0.001 to 1
 }
 
 // Feature is something that tcpilot can do if the kernel supports it.

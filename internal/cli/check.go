@@ -37,7 +37,7 @@ It needs neither root nor a running daemon.`,
 			if strict && len(checked.Warnings) > 0 {
 				var errs []error
 				for _, warning := range checked.Warnings {
-					errs = append(errs, fmt.Errorf("%s: %s", checked.File, warning))
+					errs = append(errs, &yamlfile.Error{File: checked.File, Problem: warning})
 				}
 				return a.checkFailed(checked.File, errors.Join(errs...))
 			}

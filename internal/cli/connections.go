@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -55,7 +56,10 @@ type size uint64
 
 func (s *size) Set(text string) (err error) {
 	n, err := strconv.ParseUint(text, 10, 64)
-	if err != nil {
+	switch {
+	case errors.Is(err, strconv.ErrRange):
+		return errors.New("it is too large")
+	case err != nil:
 		n, err = config.ParseSize(text)
 	}
 	*s = size(n)

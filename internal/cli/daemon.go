@@ -150,7 +150,7 @@ func (a *app) detachAlone(ctx context.Context, o RunOptions) error {
 	}
 	if len(d.Undone) == 0 {
 		d.Undone = []string{}
-		return a.done(d, fmt.Sprintf(`nothing to detach: no daemon runs, and nothing is left in %s
+		return a.done(d, fmt.Sprintf(`nothing to detach: no daemon runs, and nothing to undo was found in %s
 if the daemon had another configuration: tcpilot detach --config FILE`, strings.Join(d.Examined, ", ")))
 	}
 	return a.done(d, "detached what an earlier daemon left behind:\n  "+strings.Join(d.Undone, "\n  "))

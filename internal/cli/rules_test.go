@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -84,6 +85,11 @@ func TestCheckStrict(t *testing.T) {
 	w := newWorld(t)
 	if r := w.run(t.Context(), "check", "x.yaml", "--strict"); r.code != console.ExitError || r.stdout != "" ||
 		r.stderr != "x.yaml: rule loopback: also left alone by default\n" {
+		t.Errorf("%+v", r)
+	}
+	const mistakes = `{"file":"x.yaml","errors":[{"file":"x.yaml","problem":"rule loopback: also left alone by default"}]}`
+	var got bytes.Buffer
+	if r := w.run(t.Context(), "check", "x.yaml", "--strict", "--json"); r.code != console.ExitError || json.Compact(&got, []byte(r.stdout)) != nil || got.String() != mistakes {
 		t.Errorf("%+v", r)
 	}
 	w.env.Check = func(context.Context, string) (Checked, error) {

@@ -32,7 +32,7 @@ type Config struct {
 	Socket   Socket        `key:"socket" doc:"the unix sockets of the API: one for administrators, who may change something, and one for reading"`
 	Metrics  Metrics       `key:"metrics" doc:"Prometheus metrics"`
 	Log      Log           `key:"log" doc:"the daemon's log, written to standard error"`
-	Learning Learning      `key:"learning" doc:"what is learned, per which path, and how carefully"`
+	Learning Learning      `key:"learning" reload:"part" doc:"what is learned, per which path, and how carefully"`
 	Buffers  Buffers       `key:"buffers" doc:"limits of the buffers of TCP connections"`
 	Pods     Pods          `key:"pods" reload:"part" doc:"pods, and how their packets pass this host"`
 	Host     Host          `key:"host" doc:"sysctls and routes that tcpilot changes while it runs, see host-profile.md"`
@@ -73,7 +73,7 @@ type Log struct {
 // Learning configures the learner.
 type Learning struct {
 	Learner      string        `key:"learner" oneof:"thompson epsilon-greedy" doc:"algorithm that shares connections among arms; epsilon-greedy is the published one, kept for comparison"`
-	HoldOut      float64       `key:"hold_out" min:"0" max:"0.5" doc:"share of connections left at kernel defaults, to compare the others with; more on a new path, and where the default looks better, see learning.md; a rule can have its own"`
+	HoldOut      float64       `key:"hold_out" reload:"yes" min:"0" max:"0.5" doc:"share of connections left at kernel defaults, to compare the others with; more on a new path, and where the default looks better, see learning.md; a rule can have its own"`
 	Lease        time.Duration `key:"lease" min:"2s" max:"5m" doc:"how long the kernel uses policies if no daemon renews them"`
 	PolicyTTL    time.Duration `key:"policy_ttl" min:"10s" max:"24h" doc:"how long the kernel uses a path's policy that is not renewed; the daemon renews each after half of that"`
 	HalfLife     time.Duration `key:"half_life" min:"1m" max:"168h" doc:"time after which a sample counts half as much"`

@@ -2,17 +2,23 @@ package config
 
 import (
 	"reflect"
+	"slices"
 	"strings"
 
+	"github.com/tcpilot/tcpilot/internal/policy"
 	"github.com/tcpilot/tcpilot/internal/yamlfile"
 )
 
 // Reload returns the configuration that is in force after next was read by a daemon that runs with old, and
 // the keys that differ and need a restart. Keys with the tag reload:"yes" are put into force, and those with
-// reload:"part" as far as their own keys are.
+// reload:"part" as far as their own keys are. The rule own-traffic is for the port on which metrics are served until the restart.
 func Reload(old, next *Config) (inForce *Config, restart []string) {
 	merged := *old
 	restart = mergeReloaded(reflect.ValueOf(&merged).Elem(), reflect.ValueOf(next).Elem(), "")
+	if merged.BuiltinRules {
+		own := slices.DeleteFunc(slices.Clone(merged.Rules), func(r policy.Rule) bool { return r.Builtin })
+		merged.Rules = append(builtinRules(merged.Metrics.Listen), own...)
+	}
 	return &merged, restart
 }
 

@@ -125,6 +125,9 @@ func valueSchema(v reflect.Value, tag reflect.StructTag, defaults bool) schema {
 		}
 		return listSchema(elemSchema(t.Elem(), tag), nil)
 	}
+	if tag.Get("is") == "name" {
+		return schema{"type": "string", "not": schema{"enum": []string{"none", "removed"}}}
+	}
 	if is := tag.Get("is"); is == "group" || is == "netns" || is == "podglob" {
 		return schema{"type": []string{"string", "integer"}}
 	}

@@ -131,10 +131,11 @@ func checkBuiltins(root *cobra.Command, args []string) {
 		switch cmd.Name() {
 		case "help":
 			cmd.Args = func(_ *cobra.Command, a []string) error {
-				if found, rest, err := root.Find(a); err == nil && len(rest) > 0 {
+				// The words after a command without commands of its own are arguments, of which it has the help.
+				if found, rest, err := root.Find(a); err == nil && len(rest) > 0 && found.HasSubCommands() {
 					return groupArgs(found, rest)
 				}
-				return nil // cobra writes err
+				return nil
 			}
 		case "completion":
 			Group(cmd)

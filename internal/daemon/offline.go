@@ -204,11 +204,31 @@ func Examined(file, socket string) (dirs []string, err error) {
 	if err != nil {
 		return nil, err
 	}
-	if dir := filepath.Dir(socket); file == "" && socket != "" && dir != cfg.RunDir && dir != filepath.Dir(cfg.Socket.Path) {
+	if dir := filepath.Dir(socket); file == "" && socket != "" && !sameDir(dir, cfg.RunDir) && !sameDir(dir, filepath.Dir(cfg.Socket.Path)) {
 		return nil, (&api.Error{Message: fmt.Sprintf("the daemon of %s had another configuration than %s, whose run_dir is %s", socket,
 			cmp.Or(read, "the built-in defaults"), cfg.RunDir)}).WithHint("name its configuration: tcpilot detach --config FILE; if it had none, leave --socket out")
 	}
 	return []string{cfg.RunDir, cfg.StateDir, datapath.PinDir(cfg.BPFFS)}, nil
+}
+
+// sameDir reports whether two paths lead to one directory, which need not exist.
+func sameDir(a, b string) bool {
+	return realPath(a) == realPath(b)
+}
+
+// realPath is a path without symbolic links, as far as it exists.
+func realPath(path string) string {
+	abs, err := filepath.Abs(path)
+	if err != nil {
+		return path
+	}
+	if real, err := filepath.EvalSymlinks(abs); err == nil {
+		return real
+	}
+	if parent := filepath.Dir(abs); parent != abs {
+		return filepath.Join(realPath(parent), filepath.Base(abs))
+	}
+	return abs
 }
 
 // Detach removes what a daemon that no longer runs left on the host, and returns what that

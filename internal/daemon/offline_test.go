@@ -24,7 +24,11 @@ func TestExamined(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := []string{cfg.RunDir, cfg.StateDir, datapath.PinDir(cfg.BPFFS)}
-	for _, socket := range []string{"", cfg.Socket.Path} {
+	link := filepath.Join(t.TempDir(), "link")
+	if err := os.Symlink(filepath.Dir(cfg.RunDir), link); err != nil {
+		t.Fatal(err)
+	}
+	for _, socket := range []string{"", cfg.Socket.Path, "/" + cfg.Socket.Path, filepath.Join(link, filepath.Base(cfg.RunDir), "tcpilot.sock")} {
 		if dirs, err := Examined("", socket); err != nil || !slices.Equal(dirs, want) {
 			t.Errorf("socket %q: %q, %v", socket, dirs, err)
 		}

@@ -10,18 +10,21 @@ import (
 // Error is one mistake in a file. Without File it is one in a value whose place the caller knows.
 type Error struct {
 	File     string `json:"file"`
-	Line     int    `json:"line"`          // from 1
-	Col      int    `json:"col"`           // from 1, in characters
-	Key      string `json:"key,omitempty"` // such as rules[0].match.remote
+	Line     int    `json:"line,omitempty"` // from 1; 0: of the file as a whole
+	Col      int    `json:"col,omitempty"`  // from 1, in characters
+	Key      string `json:"key,omitempty"`  // such as rules[0].match.remote
 	Problem  string `json:"problem"`
-	WhatToDo string `json:"what_to_do"`
+	WhatToDo string `json:"what_to_do,omitempty"`
 }
 
-// Error writes "file:line:col: key: problem; what to do".
+// Error writes "file:line:col: key: problem; what to do", as far as these are known.
 func (e *Error) Error() string {
 	var b strings.Builder
-	if e.File != "" {
+	switch {
+	case e.File != "" && e.Line != 0:
 		fmt.Fprintf(&b, "%s:%d:%d: ", e.File, e.Line, e.Col)
+	case e.File != "":
+		b.WriteString(e.File + ": ")
 	}
 	if e.Key != "" {
 		b.WriteString(e.Key + ": ")
