@@ -363,6 +363,28 @@ func TestProblems(t *testing.T) {
 	}
 }
 
+// The daemon of another configuration listens elsewhere: that one is meant, and not the one at the usual socket.
+func TestDetachOfAConfiguration(t *testing.T) {
+	w := newWorld(t)
+	file := filepath.Join(t.TempDir(), "c.yaml")
+	write := func(text string) {
+		if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("socket: {path: " + w.socket + "}\n")
+	var d Detached
+	if r := w.runPlain(t.Context(), "detach", "--json", "--config", file); json.Unmarshal([]byte(r.stdout), &d) != nil || !d.Daemon {
+		t.Errorf("its daemon runs: %+v", r)
+	}
+	write("run_dir: /nonexistent\n")
+	var asked RunOptions
+	w.env.Detach = func(_ context.Context, o RunOptions) (Detached, error) { asked = o; return Detached{}, nil }
+	if r := w.runPlain(t.Context(), "detach", "--config", file); r.code != console.ExitOK || asked.Config != file || asked.Socket != "" {
+		t.Errorf("it has ended: %+v, asked %+v", r, asked)
+	}
+}
+
 // Some commands work without a daemon.
 func TestWithoutDaemon(t *testing.T) {
 	w := newWorld(t)

@@ -104,8 +104,9 @@ func (a *app) detach() *cobra.Command {
 		Short: "Undo everything and end the daemon",
 		Long: `Remove every program and policy, undo every setting, and end the daemon. If no
 daemon runs, this command removes what an earlier one left in the kernel, and then
-needs root. If that daemon had a configuration file of its own (run --config), name
-it: the file says where to look. What was learned stays on disk.
+needs root. If the daemon has, or had, a configuration file of its own (run
+--config), name it: the file says where it listens, and where to look. What was
+learned stays on disk.
 
 Running connections get back what they had before rate limits, before adapted values
 of delack_max, cwnd_clamp and max_pacing_rate, and before ack_priority, ack_dscp and
@@ -123,9 +124,17 @@ Connections of pods are not interrupted.`,
 			if o.Pods {
 				undo, did = (*api.Client).DetachPods, "detached: packets of pods take the host's stack until 'tcpilot reload'"
 			}
+			named := cmd.Flags().Changed("socket")
+			if o.Config != "" && !named {
+				cfg, err := config.Load(o.Config)
+				if err != nil {
+					return err
+				}
+				a.socket = cfg.Socket.Path
+			}
 			err := undo(a.client(), cmd.Context())
 			if isNotRunning(err) {
-				if cmd.Flags().Changed("socket") {
+				if named {
 					o.Socket = a.socket
 				}
 				return a.detachAlone(cmd.Context(), o)
@@ -136,7 +145,7 @@ Connections of pods are not interrupted.`,
 			return a.done(Detached{Daemon: true, Undone: []string{}}, did)
 		},
 	}
-	cmd.Flags().StringVar(&o.Config, "config", "", "configuration `FILE`, if no daemon runs")
+	cmd.Flags().StringVar(&o.Config, "config", "", "configuration `FILE` of the daemon: it says where it listens, or where to look")
 	cobra.CheckErr(cmd.MarkFlagFilename("config", "yaml", "yml"))
 	a.JSONFlag(cmd, "write JSON: whether a daemon ran, and what was removed if not")
 	cmd.Flags().BoolVar(&o.Pods, "pods", false, "only the programs at the devices of pods")

@@ -105,7 +105,7 @@ func (a *app) renderDoctor(w io.Writer, d api.Doctor) {
 	a.Heading(w, "Conflicts")
 	a.renderConflicts(w, others)
 	if len(left) > 0 {
-		a.Heading(w, "Left by another daemon")
+		a.Heading(w, "Of another tcpilot")
 		a.renderConflicts(w, left)
 	}
 }

@@ -124,7 +124,7 @@ func (a *app) printReplay(snap *engine.Snapshot, q api.PathQuery, r *record.Read
 	fmt.Fprintln(&b)
 	list, err := q.Select(snap)
 	if err != nil {
-		return err
+		return fmt.Errorf("%v; the rules of a replay are those of --config, or the default one", err)
 	}
 	render := a.renderPaths(as.wide)
 	switch {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -64,6 +65,9 @@ func flagError(err error) error {
 		want = "want true or false"
 	default:
 		return fmt.Errorf("--%s: %w", flag.Name, errors.Unwrap(invalid))
+	}
+	if errors.Is(invalid, strconv.ErrRange) && flag.Value.Type() != "uint16" {
+		want = "it is too large"
 	}
 	return fmt.Errorf("--%s %q: %s", flag.Name, invalid.GetValue(), want)
 }

@@ -199,8 +199,8 @@ func conflicts(attached string, ours []uint32) []api.Conflict {
 			if p.Name == sockopsName {
 				out = append(out, api.Conflict{
 					Kind: "leftover", What: p.String() + " on " + dir,
-					Advice: "tcpilot's own, of a daemon that ended or has another configuration: 'tcpilot run' adopts it, and " +
-						"'tcpilot detach --config FILE' removes it, each with that daemon's configuration",
+					Advice: "if its daemon has ended, 'tcpilot run' adopts it, and 'tcpilot detach --config FILE' removes it, each with that daemon's " +
+						"configuration; if it runs, what both set is of the one that runs last: then stop one of them",
 				})
 				continue
 			}

@@ -205,7 +205,7 @@ func Examined(file, socket string) (dirs []string, err error) {
 		return nil, err
 	}
 	if dir := filepath.Dir(socket); file == "" && socket != "" && !sameDir(dir, cfg.RunDir) && !sameDir(dir, filepath.Dir(cfg.Socket.Path)) {
-		return nil, (&api.Error{Message: fmt.Sprintf("the daemon of %s had another configuration than %s, whose run_dir is %s", socket,
+		return nil, (&api.Error{Message: fmt.Sprintf("the daemon of %s may have had another configuration than %s, whose run_dir is %s", socket,
 			cmp.Or(read, "the built-in defaults"), cfg.RunDir)}).WithHint("name its configuration: tcpilot detach --config FILE; if it had none, leave --socket out")
 	}
 	return []string{cfg.RunDir, cfg.StateDir, datapath.PinDir(cfg.BPFFS)}, nil

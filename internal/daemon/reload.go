@@ -26,9 +26,15 @@ type reloadAnswer struct {
 // reload puts the rules of the configuration file into force. If the file has a mistake,
 // nothing changes.
 func (d *Daemon) reload() (api.ReloadResult, error) {
+	old := d.cfg.Load()
+	merged, restart := old, []string(nil)
 	next, file, err := loadConfigAgain(d.opt.Config, config.DefaultFile)
 	if err == nil {
-		err = d.apply(next)
+		if d.opt.Socket != "" {
+			next.Socket.Path = d.opt.Socket
+		}
+		merged, restart = config.Reload(old, next)
+		err = d.apply(merged)
 	}
 	if err != nil {
 		text := err.Error()
@@ -36,13 +42,8 @@ func (d *Daemon) reload() (api.ReloadResult, error) {
 		d.log.Error("configuration not reloaded, the old one stays in force", "file", file, "error", err)
 		return api.ReloadResult{}, api.Invalid("configuration not reloaded, the old one stays in force: %v", err)
 	}
-	old := d.cfg.Load()
-	if d.opt.Socket != "" {
-		next.Socket.Path = d.opt.Socket
-	}
-	result := diffRules(old.Rules, next.Rules)
-	result.Config, result.Mode, result.Rules = file, next.Mode, len(next.Rules)
-	merged, restart := config.Reload(old, next)
+	result := diffRules(old.Rules, merged.Rules)
+	result.Config, result.Mode, result.Rules = file, merged.Mode, len(merged.Rules)
 	for _, key := range restart {
 		result.Warnings = append(result.Warnings, key+" changed: restart tcpilot for it to take effect")
 	}
@@ -73,7 +74,7 @@ func (d *Daemon) reload() (api.ReloadResult, error) {
 			result.Warnings = append(result.Warnings, f.Why)
 		}
 	}
-	d.log.Info("configuration reloaded", "file", file, "mode", next.Mode, "rules", len(next.Rules),
+	d.log.Info("configuration reloaded", "file", file, "mode", merged.Mode, "rules", len(merged.Rules),
 		"added", result.Added, "removed", result.Removed, "changed", result.Changed)
 	for _, w := range result.Warnings {
 		d.log.Warn("configuration reloaded in part", "file", file, "warning", w)

@@ -417,6 +417,16 @@ func TestRootSignals(t *testing.T) {
 	if s, err := d.Status(ctx); err != nil || !slices.Equal(s.NeedRestart, []string{"interval"}) {
 		t.Errorf("status: %q need a restart, %v", s.NeedRestart, err)
 	}
+	// The built-in rule for the traffic of metrics is for the port in force: here there is none until the restart.
+	text, err := os.ReadFile(p.config)
+	must(t, err)
+	with := strings.NewReplacer(`listen: ""`, `listen: "127.0.0.1:9999"`, "builtin_rules: false", "builtin_rules: true").Replace(string(text))
+	must(t, os.WriteFile(p.config, []byte(with), 0o644))
+	for _, added := range [][]string{{"loopback"}, nil} {
+		if r, err := d.Reload(ctx); err != nil || !slices.Equal(r.Added, added) || r.Rules != 2 || len(r.Removed)+len(r.Changed) != 0 {
+			t.Errorf("reload: %+v, %v", r, err)
+		}
+	}
 	if err := d.cmd.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}
